@@ -330,6 +330,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
             *_left_open(workload, statement.sizes or {}),
             *_of_another_device(stack, hardware),
             *_beyond_measured_runs(simulator.band),
+            *_unclaimed_memory(stack),
         ),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
@@ -340,6 +341,13 @@ def _beyond_measured_runs(band: Band) -> Iterator[str]:
     if band.beyond:
         wider = f": a deviation of {percent(band.extrapolation)} is added to the band"
         yield f"Beyond measured runs: {band.beyond}{wider if band.extrapolation else ''}."
+
+
+def _unclaimed_memory(stack: SoftwareStack) -> Iterator[str]:
+    """That the stack's memory may be off by more than times are, if it may."""
+    if not stack.claims_memory:
+        said = stack.unclaimed_memory
+        yield f"{said[:1].upper()}{said[1:]}."
 
 
 def _of_another_device(stack: SoftwareStack, hardware: Cluster) -> Iterator[str]:

@@ -257,7 +257,7 @@ _FRACTIONS = (
 )  # fmt: skip
 _SECONDS = (
     "eager_launch_seconds", "eager_view_seconds", "collective_launch_seconds",
-    "iteration_overhead_seconds", "kernel_ramp_seconds",
+    "iteration_overhead_seconds", "kernel_ramp_seconds", "blocking_wait_seconds",
 )  # fmt: skip
 
 

@@ -52,6 +52,7 @@ def validation_page(file: str, report: Report, told: Told) -> Page:
     if any(each.rows_used for each in report.moe.values()):
         blocks.append(_table("Mixtures of experts, by source", report.moe))
     blocks.append(_table("By hardware", report.hardware))
+    blocks += [Text(said) for said in report.unclaimed_memory]
     worst = [
         [
             each.case.row.id,

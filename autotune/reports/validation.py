@@ -46,6 +46,7 @@ def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
         yield Text(f"mean error over sources, each alike: {percent(report.source_mean)}")
     yield from map(Text, _coverages("dense models", report.sources))
     yield from map(Text, _coverages("mixtures of experts", report.moe))
+    yield from map(Text, report.unclaimed_memory)
     yield _table("By source", {**report.sources, "all": overall})
     if any(each.rows_used for each in report.moe.values()):
         yield _table("Mixtures of experts, by source", report.moe)

@@ -37,12 +37,15 @@ class PredictedRow:
     """Seconds of an iteration by kind, mean over pipeline ranks."""
     band: Band
     """How far the measured seconds may be from the predicted ones."""
+    unclaimed_memory: str = ""
+    """That memory is not claimed to be near the measured one, and why; empty where it is."""
 
     @property
     def assumptions(self) -> list[str]:
         """What was assumed of the row, its software, and in what it goes beyond measured runs."""
         beyond = [f"beyond measured runs: {self.band.beyond}"] if self.band.beyond else []
-        return [*self.case.assumptions, f"software: {self.case.software.name}", *beyond]
+        unclaimed = [self.unclaimed_memory] if self.unclaimed_memory else []
+        return [*self.case.assumptions, f"software: {self.case.software.name}", *beyond, *unclaimed]
 
     @property
     def error(self) -> float | None:
@@ -169,6 +172,7 @@ def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> Pr
         result.feasible,
         {kind: sum(s.seconds.get(kind, 0.0) for s in result.stages) / count for kind in kinds},
         band_of(case, result.band, stack),
+        stack.unclaimed_memory,
     )
 
 

@@ -57,6 +57,17 @@ class Report:
             group.update(each.assumptions)
         return {group: dict(counts.most_common()) for group, counts in found.items()}
 
+    @property
+    def unclaimed_memory(self) -> list[str]:
+        """Of which rows memory is not claimed, and why: a sentence for each stack that rows with
+        measured memory have, or with what ran out of it."""
+        told = (
+            each.unclaimed_memory
+            for each in self.outcomes
+            if each.case.measured.memory_bytes is not None or each.case.measured.out_of_memory
+        )
+        return [said for said in dict.fromkeys(told) if said]
+
     def to_dict(self, worst: int = 20) -> dict[str, Any]:
         """Plain JSON values."""
         return {
@@ -157,6 +168,7 @@ def _row_dict(each: PredictedRow) -> dict[str, Any]:
         "predicted_seconds": each.seconds,
         "band": list(each.band.interval(each.seconds)),
         "band95": list(each.band.interval95(each.seconds)),
+        "memory_claimed": not each.unclaimed_memory,
         "assumptions": each.assumptions,
     }
 

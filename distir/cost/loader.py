@@ -64,6 +64,7 @@ A software stack states facts about software. Its constants are those that all s
     loss_copies = 0                                      # of logits in fp32, beside its gradient
     loss_metrics = 0                                     # losses that are computed again, to log
     balances_context = true                              # causal attention: equal work for all
+    claims_memory = true                                 # simulated memory is near a measured one
     products = "products.toml"                           # optional: measured products, a file
 
     [constants]                                          # optional
@@ -370,6 +371,7 @@ def _read_stack(path: Path) -> SoftwareStack:
     loss_copies = top.integer("loss_copies", 0, least=0)
     loss_metrics = top.integer("loss_metrics", 0, least=0)
     balances_context = top.boolean("balances_context", True)
+    claims_memory = top.boolean("claims_memory", True)
     attention = cast("AttentionForm", top.choice("attention", ("fused", "eager"), "fused"))
     kernels = top.choice("attention_kernels", get_args(AttentionKernels), "native")
     products = _read_products_entry(top, path.parent)
@@ -405,6 +407,7 @@ def _read_stack(path: Path) -> SoftwareStack:
             loss_copies=loss_copies,
             loss_metrics=loss_metrics,
             balances_context=balances_context,
+            claims_memory=claims_memory,
             products=products,
             sources=sources,
             **constants,

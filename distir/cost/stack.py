@@ -116,6 +116,9 @@ class SoftwareStack:
     """Whether each of the devices that share a sequence has a piece from either end of it, so that
     causal attention is equal work for all. If they have pieces in order, the last of n devices has
     2 - 1/n times the mean work."""
+    claims_memory: bool = True
+    """Whether simulated memory is claimed to be near what is measured. Where it is not, `sources`
+    say why, and reports repeat it (`unclaimed_memory`)."""
     products: MeasuredProducts | None = field(default=None, repr=False)
     """Measured seconds of matrix products, which take the place of rates where they hold."""
 
@@ -142,6 +145,8 @@ class SoftwareStack:
     launch_order: float
     """How well launches overlap with kernels where the host runs ahead: the order of
     `amounts.soft_maximum`."""
+    blocking_wait_seconds: float
+    """What the host takes to learn that a kernel has ended, where it waits for each."""
     kernel_ramp_seconds: float
     """Time to fill and drain the device, per kernel; it makes small kernels less efficient."""
     overlapped_fraction: float
@@ -206,10 +211,21 @@ class SoftwareStack:
     """By key of its file, where a value comes from, as far as that is stated."""
 
     @property
+    def unclaimed_memory(self) -> str:
+        """That simulated memory is not claimed to be near what is measured, and why; empty where it
+        is."""
+        if self.claims_memory:
+            return ""
+        why = self.sources.get("claims_memory", "")
+        return f"memory with {self.name} is not claimed{why and ': '}{why}"
+
+    @property
     def launch_seconds(self) -> float:
-        """Host time per kernel launch."""
+        """Host time per kernel launch, with the wait for its end where the host waits for each."""
         if self.dispatch == "compiled":
             return self.compiled_launch_seconds
+        if self.dispatch == "blocking":
+            return self.eager_launch_seconds + self.blocking_wait_seconds
         return self.eager_launch_seconds
 
     @property
@@ -319,6 +335,7 @@ MOST_BAND_WIDTH = 10
 """Root mean squares of a band: no distribution has more than a hundredth of itself beyond."""
 _BYTES = ("context_bytes", "communicator_bytes")
 _SECONDS = (
+    "blocking_wait_seconds",
     "kernel_ramp_seconds",
     "eager_launch_seconds",
     "eager_view_seconds",

@@ -11,8 +11,9 @@ from autotune.calibration.extrapolation import Extrapolation
 from autotune.calibration.spreads import RowResidual, coverage
 from autotune.validation import Case, PredictedRow, Report
 from autotune.validation.statistics import Statistics
-from distir.cost import Band
+from distir.cost import Band, load_stack, stack_names
 from distir.cost.band import SIZES
+from experiments.fidelity.missed import by_source, mean_size, missed
 from experiments.fidelity.origins import origins
 from experiments.fidelity.tables import WITH_TABLES, WithTable
 
@@ -24,6 +25,10 @@ WANTED: Mapping[str, tuple[float, float | None]] = {
     "bigscience": (0.08, None),
 }
 """Mean error and regret of sources, by constants that have not seen them."""
+MEAN_WANTED = 0.085
+"""Mean error over sources of dense models, by constants that have not seen them."""
+MIXTURES_WANTED, MIXTURES_RATIO = 0.2, 2.0
+"""Mean error of mixtures of experts, and the largest ratio of predicted and measured seconds."""
 
 BINS: Mapping[str, Callable[[Case], float]] = {
     "devices": lambda case: case.strategy.devices,
@@ -68,7 +73,15 @@ def report_text(
             f"{validation.overall.rows_used} rows of dense models predicted.",
             "What is left of each target, and its likely cause, is in [README.md](README.md).",
             "",
-            *_wanted(calibration, validation, tables),
+            *_wanted(calibration, validation, mixtures, tables),
+            *missed(
+                {name: error for name, (error, _) in WANTED.items()},
+                MEAN_WANTED,
+                calibration.residuals_unseen,
+                mixtures,
+                MIXTURES_WANTED,
+            ),
+            *_memory(validation),
             *_constants(calibration),
             *_sources(calibration),
             *_band(band, calibration.residuals_unseen, mixtures, unknown),
@@ -85,7 +98,10 @@ def report_text(
 
 
 def _wanted(
-    calibration: Calibration, validation: Report, tables: Mapping[str, WithTable]
+    calibration: Calibration,
+    validation: Report,
+    mixtures: Sequence[RowResidual],
+    tables: Mapping[str, WithTable],
 ) -> list[str]:
     lines = ["## Wanted and reached", "", "| | wanted | unseen | seen |", "|---|---|---|---|"]
     for name, (error, regret) in WANTED.items():
@@ -103,7 +119,15 @@ def _wanted(
         lines.append(f"| {name} {told}, error | {_share(error)} | {_share(own.error)} | |")
         lines.append(f"| {name} {told}, regret | {_share(regret)} | {_share(own.regret)} | |")
     means = (calibration.mean_unseen_mape, calibration.mean_mape)
-    lines.append(f"| mean over sources | 10.0 % | {' | '.join(map(_share, means))} |")
+    lines.append(
+        f"| mean over sources | {_share(MEAN_WANTED)} | {' | '.join(map(_share, means))} |"
+    )
+    for name, own in by_source(mixtures).items():
+        cells = (_share(MIXTURES_WANTED), _share(mean_size(own)))
+        lines.append(f"| {name}, mixtures of experts, error | {' | '.join(cells)} | |")
+    if mixtures:
+        largest = max(math.exp(abs(each.value)) for each in mixtures)
+        lines.append(f"| a mixture, largest ratio | {MIXTURES_RATIO:g} | {largest:.2f} | |")
     for name in ("zerobubble", "bigscience"):
         each = validation.sources.get(name)
         if each is not None:
@@ -115,6 +139,31 @@ def _wanted(
         "",
     ]
     return lines
+
+
+def _memory(validation: Report) -> list[str]:
+    """What measured memory is missed by, by software stack and counter, and where none is
+    claimed."""
+    groups: dict[tuple[str, str], list[PredictedRow]] = {}
+    for each in validation.outcomes:
+        if each.memory_error is not None:
+            key = (each.case.software.stack, each.case.row.group)
+            groups.setdefault(key, []).append(each)
+    lines = [
+        "## Memory",
+        "",
+        "| stack | source | rows | bias | error | largest | claimed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (stack, source), own in sorted(groups.items()):
+        errors = [each.memory_error or 0.0 for each in own]
+        figures = (fmean(errors), _mean_size(errors), max(errors, key=abs))
+        claimed = "no" if own[0].unclaimed_memory else "yes"
+        cells = [stack, source, str(len(own)), *map(_share, figures), claimed]
+        lines.append(f"| {' | '.join(cells)} |")
+    unclaimed = [load_stack(name) for name in stack_names()]
+    reasons = [each.unclaimed_memory for each in unclaimed if not each.claims_memory]
+    return [*lines, "", *(f"- {said[:1].upper()}{said[1:]}." for said in reasons), ""]
 
 
 def _constants(calibration: Calibration) -> list[str]:

@@ -156,6 +156,16 @@ def test_measured_products_of_another_device_are_said_to_be_of_no_use() -> None:
     assert not load_problem("mlp-2x32", devices=1, stack=here).notes
 
 
+def test_a_problem_says_first_that_memory_is_not_claimed() -> None:
+    (told,) = load_problem("gpt2", stack="fsdp-eager").notes
+    assert told.startswith("Memory with fsdp-eager is not claimed: simulated peaks are 13 and 15 %")
+    plain = replace(load_stack("ideal"), claims_memory=False)
+    assert load_problem("mlp-2x32", devices=1, stack=plain).notes == (
+        "Memory with ideal is not claimed.",
+    )
+    assert not load_problem("gpt2", stack="megatron").notes
+
+
 def test_a_problem_says_first_in_what_it_is_beyond_measured_runs() -> None:
     (told,) = load_problem("gpt2", cluster="dgx-a100", devices=8192).notes
     assert told.startswith("Beyond measured runs: 8,192 devices")

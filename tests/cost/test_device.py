@@ -66,12 +66,16 @@ def test_a_small_op_costs_its_launch_in_an_eager_stack() -> None:
 
 
 def test_a_host_that_waits_for_every_kernel_adds_its_launches() -> None:
-    """51 us before each of ten kernels, none of which runs meanwhile."""
-    blocking = replace(STACKS[-1], dispatch="blocking", eager_launch_seconds=51e-6)
+    """51 us before each of ten kernels, none of which runs meanwhile, and 3 us after each, until
+    the host knows that it has ended."""
+    blocking = replace(
+        STACKS[-1], dispatch="blocking", eager_launch_seconds=51e-6, blocking_wait_seconds=3e-6
+    )
     model = CostModel(CLUSTER, blocking)
     work = Work(OpClass.MEMORY, 0, 1e9, 1e9, launches=10.0)
-    assert model.op_seconds(work) == pytest.approx(model.kernel_seconds(work) + 10 * 51e-6)
+    assert model.op_seconds(work) == pytest.approx(model.kernel_seconds(work) + 10 * 54e-6)
     assert model.host_bound_seconds(2.0, 1.0) == pytest.approx(3.0)
+    assert replace(blocking, dispatch="eager").launch_seconds == 51e-6
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_every_kernel_of_routing_costs_a_launch_and_a_ramp_in_every_pass(
     strategy = Strategy(dp=2, ep=ep, microbatches=MICROBATCHES)
     none = seconds(BLOCKING, 8, strategy)
     some = seconds(replace(BLOCKING, routing_kernels=kernels), 8, strategy)
-    each = BLOCKING.eager_launch_seconds + BLOCKING.kernel_ramp_seconds
+    each = BLOCKING.launch_seconds + BLOCKING.kernel_ramp_seconds
     assert some - none == pytest.approx(2 * LAYERS * MICROBATCHES * kernels * each, rel=0.02)
 
 
@@ -74,7 +74,7 @@ def test_a_dense_model_has_no_routing() -> None:
 def test_products_of_experts_cost_the_more_launches_the_more_experts_a_device_has() -> None:
     """Three products forward and six backward, of 8 experts or of the 4 of a device."""
     apart = replace(BLOCKING, groups_experts=False)
-    each = BLOCKING.eager_launch_seconds + BLOCKING.kernel_ramp_seconds
+    each = BLOCKING.launch_seconds + BLOCKING.kernel_ramp_seconds
     for ep, experts in ((1, 8), (2, 4)):
         strategy = Strategy(dp=2, ep=ep, microbatches=MICROBATCHES)
         more = seconds(apart, 8, strategy) - seconds(BLOCKING, 8, strategy)

@@ -62,6 +62,10 @@ def test_the_row_is_a_mixture_of_experts() -> None:
     assert reason(**{**stated, "gated_mlp": "no"}, ep="4") == "experts without gates"
 
 
+BY_DEFAULT = {"routing_kernels": 36}
+"""What a mixture of Megatron-Core that states no fusion does."""
+
+
 @pytest.mark.parametrize(
     ("notes", "stated"),
     [
@@ -76,7 +80,7 @@ def test_a_mixture_states_its_token_dispatcher_or_is_said_not_to(
 ) -> None:
     mixture = {"num_experts": "8", "moe_topk": "2", "ep": "2", "gated_mlp": "yes"}
     told = case(source="megatron-core", notes=notes, **mixture)
-    assert told.facts == stated
+    assert told.facts == {**BY_DEFAULT, **stated}
     assert any("token dispatcher" in each for each in told.assumptions) == (not stated)
     dense = case(source="megatron-core", notes=notes)
     assert not any("token dispatcher" in each for each in dense.assumptions)
@@ -176,14 +180,62 @@ MIXTURE = {
 def test_what_a_mixture_s_software_does_is_read_in_many_words(
     said: dict[str, str], facts: dict[str, object]
 ) -> None:
-    assert case(**{**MIXTURE, **said}).facts == facts
+    assert case(**{**MIXTURE, **said}).facts == {**BY_DEFAULT, **facts}
 
 
-def test_recipes_capture_the_router_on_blackwell() -> None:
-    bridge = {**MIXTURE, "source": "NVIDIA-NeMo/Megatron-Bridge"}
-    assert case(**bridge, hardware="GB200").facts == {"routing_kernels": 0}
-    assert case(**bridge, hardware="H100").facts == {}
-    assert case(**bridge, hardware="B200", notes="settings joined from a preset").facts == {}
+BRIDGE = {**MIXTURE, "source": "NVIDIA-NeMo/Megatron-Bridge"}
+
+
+ALL_AS_ONE = {"dispatch": "compiled", "sends_copies_once": True, "overlaps_exchanges": True}
+
+
+@pytest.mark.parametrize(
+    ("release", "model", "hardware", "facts"),
+    [
+        ("25.09", "Qwen3_235B_a22B", "GB200", {"dispatch": "compiled"}),
+        ("25.09", "Qwen3_235B_a22B", "B200", {}),
+        ("25.09", "DeepSeekV3", "H100", {"sends_copies_once": True, "overlaps_exchanges": True}),
+        ("25.09", "DeepSeekV3", "GB200", {}),
+        ("25.11", "DeepSeekV3", "GB300", {"sends_copies_once": True, "routing_kernels": 0}),
+        ("25.11", "Qwen3_30B_a3B", "B200", {"routing_kernels": 0}),
+        ("25.11", "Qwen3_235B_a22B", "H100", {"overlaps_exchanges": True}),
+        ("26.02", "Qwen3_235B_a22B", "H100", {}),
+        ("26.08", "Qwen3_30B_a3B", "GB200", ALL_AS_ONE),
+        ("26.08", "Mixtral", "GB200", {}),
+    ],
+)
+def test_what_all_presets_of_a_release_have_holds_for_rows_that_do_not_state_it(
+    release: str, model: str, hardware: str, facts: dict[str, object]
+) -> None:
+    precision = "fp8" if hardware == "H100" else "mxfp8"
+    said = {"release": release, "model": model, "hardware": hardware, "precision": precision}
+    told = {"fp8_scaling": "blocks"} if precision == "mxfp8" else {}
+    assert case(**BRIDGE, **said).facts == {**told, **facts}
+    joined = case(**BRIDGE, **said, notes="settings joined from a preset")
+    assert joined.facts == told
+
+
+@pytest.mark.parametrize(
+    ("said", "kernels"),
+    [
+        ({**BRIDGE, "release": "25.11", "model": "Qwen3_30B_a3B", "hardware": "GB200"}, 0),
+        ({**BRIDGE, "release": "25.11", "model": "DeepSeekV3", "hardware": "GB300"}, 0),
+        ({**BRIDGE, "release": "25.11", "model": "DeepSeekV3", "hardware": "B200"}, None),
+        ({**BRIDGE, "release": "25.11", "model": "Mixtral", "hardware": "GB200"}, None),
+        ({**BRIDGE, "release": "25.11", "notes": "settings joined from a preset"}, None),
+        ({**BRIDGE, "hardware": "H100"}, None),
+        ({**BRIDGE, "token_dispatcher": "hybridep"}, 10),
+        ({**BRIDGE, "notes": "functional run, NOT tuned"}, 26),
+        ({**MIXTURE, "source": "Megatron-LM, examples"}, 36),
+        ({**MIXTURE, "source": "Megatron-LM", "notes": "moe_router_fusion: true"}, 14),
+        ({**MIXTURE, "source": "NVIDIA-NeMo/Automodel", "token_dispatcher": "deepep"}, None),
+    ],
+)
+def test_kernels_of_routing_are_those_of_the_recipe(
+    said: dict[str, str], kernels: int | None
+) -> None:
+    """None: as many as the stack has, which is as in recipes."""
+    assert case(**said).facts.get("routing_kernels") == kernels
 
 
 @pytest.mark.parametrize(

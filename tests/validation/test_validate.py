@@ -100,6 +100,23 @@ def test_a_row_beyond_measured_runs_says_so_and_has_a_wider_band(
     assert widths[0] < widths[1]
 
 
+def test_memory_of_a_stack_that_does_not_claim_it_is_said_not_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = {"peak_memory_gb": "20", "mem_unit": "GB allocated"}
+    of = {"known": "megatron-core", "own": "nanotron"}
+    told = [{"id": name, "source": source, **held} for name, source in of.items()]
+    file = write_csv(tmp_path / "runs.csv", *told)
+    rows = {each["id"]: each for each in json_of(capsys, str(file))["rows"]}
+    known, own = rows["known"], rows["own"]
+    assert (known["memory_claimed"], own["memory_claimed"]) == (True, False)
+    said = [each for each in own["assumptions"] if each.startswith("memory with nanotron is not")]
+    assert len(said) == 1
+    assert not any("is not claimed" in each for each in known["assumptions"])
+    main(["validate", str(file)])
+    assert "memory with nanotron is not claimed" in capsys.readouterr().out
+
+
 def test_out_of_memory_is_judged_where_the_row_says_what_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
