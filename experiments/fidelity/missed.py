@@ -108,6 +108,11 @@ def _of_the_mean(
     """Which sources the mean over sources owes its miss to."""
     mean = fmean(errors.values())
     ordered = sorted(errors, key=lambda name: -errors[name])
+
+    def without(name: str) -> str:
+        others = [error for other, error in errors.items() if other != name]
+        return _share(fmean(others)) if others else "–"
+
     return [
         f"### The mean over dense sources: {_share(mean)} of {_share(wanted)}",
         "",
@@ -117,8 +122,7 @@ def _of_the_mean(
         "| source | error | with a factor in hindsight | the mean of the others |",
         "|---|---|---|---|",
         *(
-            f"| {name} | {_share(errors[name])} | {_share(best[name])} "
-            f"| {_share(fmean(e for other, e in errors.items() if other != name))} |"
+            f"| {name} | {_share(errors[name])} | {_share(best[name])} | {without(name)} |"
             for name in ordered
         ),
         "",
