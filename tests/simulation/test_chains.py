@@ -229,10 +229,11 @@ def test_chains_wait_for_what_only_the_first_copies_of_a_pattern_hand_on() -> No
 @shares(8, seconds=1)
 @given(chains_with_settling(), chains, st.data())
 @settings(max_examples=12, deadline=None)
-def test_chains_that_begin_alike_are_each_as_alone(
+def test_chains_with_equal_parts_are_each_as_alone(
     share: int, drawn: tuple[Chain, list[tuple[float, ...]]], other: Chain, data: st.DataObject
 ) -> None:
-    """They share tables as far as they are alike, each at sizes of its own."""
+    """They share tables where they are alike, in the beginning or further on, each at sizes of its
+    own."""
     made: dict[Pass, Pass] = {}
 
     def lasting(block: Pass) -> Pass:
@@ -244,9 +245,17 @@ def test_chains_that_begin_alike_are_each_as_alone(
 
     (_, settling), asked = drawn, list[BlockChain]()
     chain, other = ([(tuple(map(lasting, p)), n) for p, n in each] for each in (drawn[0], other))
-    for end in (len(chain), *data.draw(st.lists(st.integers(0, len(chain)), max_size=4))):
-        repeated: list[Any] = [*chain[:end], *(other if end < len(chain) else [])]
-        own = [*settling[:end], *([0.0] * len(pattern) for pattern, _ in repeated[end:])]
+    spans = [(0, len(chain), False)]
+    place = st.integers(0, len(chain))
+    spans += data.draw(st.lists(st.tuples(place, place, st.booleans()), max_size=5))
+    for begin, end, before in spans:
+        begin = min(begin, end) if before else 0
+        ahead: list[Any] = other if before else []
+        repeated: list[Any] = [*ahead, *chain[begin:end], *(other if end < len(chain) else [])]
+        if not repeated:
+            continue
+        own: list[Any] = [[0.0] * len(pattern) for pattern, _ in repeated]
+        own[len(ahead) : len(ahead) + end - begin] = settling[begin:end]
         sizes = np.array(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4)))
         lengths = st.lists(st.integers(1, 9), min_size=len(sizes), max_size=len(sizes))
         repeated = [

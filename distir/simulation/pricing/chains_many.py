@@ -1,9 +1,10 @@
 """Array version of `chains.py`: chains whose passes have equal instructions with other seconds.
 
 The state of the streams after some blocks is a table with a row per time and a column per chain.
-Chains that begin with the same passes are scheduled together as far as they are the same. A
-repeated pattern is scheduled copy by copy as far as states still change, and the tables are kept,
-so that chains with any number of copies are looked up in them.
+Chains go on together wherever their next passes are the same and their states are times of the
+same streams and values, whatever came before. A repeated pattern is scheduled copy by copy as far
+as states still change, and the tables are kept, so that chains with any number of copies are looked
+up in them.
 
 tests/simulation/test_chains.py holds the two to each other.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -39,7 +41,7 @@ compute waited, and the time until which the gradient stream is busy."""
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """The chains that have begun with the same passes, after these passes.
+    """Chains after some of their passes, with the same passes to come.
 
     Chains with different numbers of copies are often in equal states, which are kept once.
     """
@@ -91,12 +93,20 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A `BlockChain` that is asked for: patterns that come once (None), or with a number of copies
-    per chain; and which chains of a `_Progress` it describes."""
+    """A `BlockChain` that is asked for: the patterns that it still has to pass, which come once
+    (None), or with a number of copies per chain; and which chains of a `_Progress` it describes."""
 
     number: int
     patterns: Sequence[tuple[_Pattern, Floats | None]]
     chains: Indices
+
+
+_Begun = tuple[_Progress, list[_Asked]]
+"""Chains after some of their passes, and what is asked of them; all are asked for."""
+
+_Next = tuple[_Pattern, bool, Start]
+"""What chains that go on together have in common: the next pattern, whether it comes once, and what
+the times of their states are times of."""
 
 
 class ManyChainScheduler:
@@ -130,28 +140,44 @@ class ManyChainScheduler:
         exact: frozenset[str] | None,
         costs: dict[int, ChainCost],
     ) -> None:
-        """Schedules chains pattern by pattern, those together that begin with the same patterns;
-        puts their costs into `costs`."""
-        left = [(begin, chains, 0)]
-        while left:
-            progress, asked, done = left.pop()
-            alike: dict[tuple[_Pattern, bool], list[_Asked]] = {}
-            for each in asked:
-                if done == len(each.patterns):
-                    costs[each.number] = self._cost(progress.taken(each.chains))
-                else:
-                    pattern, counts = each.patterns[done]
-                    alike.setdefault((pattern, counts is None), []).append(each)
-            for (pattern, is_single), members in alike.items():
-                before, members = _without_others(progress, members)
-                if is_single:
-                    left.append((_after(before, pattern, exact, self._bound), members, done + 1))
-                    continue
-                counts = [cast("Floats", each.patterns[done][1]) for each in members]
+        """Schedules chains pattern by pattern; puts their costs into `costs`. Those whose next
+        pattern and whose states are alike go on together, whatever came before: those with most
+        patterns to come go first, so that others join them."""
+        waiting: dict[_Next, list[_Begun]] = {}
+        self._wait(begin, chains, waiting, costs)
+        while waiting:
+            pattern, is_single, start = following = max(
+                waiting, key=lambda each: _patterns_to_come(waiting[each])
+            )
+            before, members = _side_by_side(start, waiting.pop(following))
+            rest = [replace(each, patterns=each.patterns[1:]) for each in members]
+            if is_single:
+                after = _after(before, pattern, exact, self._bound)
+            else:
+                counts = [cast("Floats", each.patterns[0][1]) for each in members]
                 numbers = np.concatenate([each.chains for each in members])
                 copies = _Copies(before.apart(), pattern, exact, self._bound)
-                after = copies.after(np.concatenate(counts), numbers)
-                left.append((after, _renumbered(members), done + 1))
+                after, rest = copies.after(np.concatenate(counts), numbers), _renumbered(rest)
+            self._wait(after, rest, waiting, costs)
+
+    def _wait(
+        self,
+        progress: _Progress,
+        asked: Sequence[_Asked],
+        waiting: dict[_Next, list[_Begun]],
+        costs: dict[int, ChainCost],
+    ) -> None:
+        """Puts the costs of chains that have ended into `costs`, and the others with those that
+        they can go on with."""
+        alike: dict[_Next, list[_Asked]] = {}
+        for each in asked:
+            if each.patterns:
+                pattern, counts = each.patterns[0]
+                alike.setdefault((pattern, counts is None, progress.start), []).append(each)
+            else:
+                costs[each.number] = self._cost(progress.taken(each.chains))
+        for following, members in alike.items():
+            waiting.setdefault(following, []).append(_without_others(progress, members))
 
     def _cost(self, progress: _Progress) -> ChainCost:
         sums, count = progress.sums, len(progress.start.streams)
@@ -188,7 +214,52 @@ def _patterns(chain: BlockChain, num_chains: int) -> list[tuple[_Pattern, Floats
     return patterns
 
 
-def _without_others(progress: _Progress, asked: Sequence[_Asked]) -> tuple[_Progress, list[_Asked]]:
+def _patterns_to_come(begun: Sequence[_Begun]) -> int:
+    """How many patterns the chain that has most still has to pass."""
+    return max(len(each.patterns) for _, asked in begun for each in asked)
+
+
+def _side_by_side(start: Start, begun: Sequence[_Begun]) -> _Begun:
+    """Chains whose states are alike as one; chains and states are numbered one after the other."""
+    if len(begun) == 1:
+        return begun[0]
+    every = [progress for progress, _ in begun]
+    num_states = [each.times.shape[1] for each in every]
+    num_chains = [each.sums.shape[1] for each in every]
+    numbers = [
+        _numbers(each.size_numbers, count) for each, count in zip(every, num_states, strict=True)
+    ]
+    joined = _Progress(
+        start,
+        np.concatenate([each.times for each in every], axis=1),
+        np.concatenate([each.sums for each in every], axis=1),
+        np.concatenate(numbers),
+    )
+    if any(each.state is not None for each in every):
+        states = [
+            first + _numbers(each.state, count)
+            for each, first, count in zip(every, _starts(num_states), num_chains, strict=True)
+        ]
+        joined = replace(joined, state=np.concatenate(states))
+    asked = [
+        replace(each, chains=first + each.chains)
+        for (_, own), first in zip(begun, _starts(num_chains), strict=True)
+        for each in own
+    ]
+    return joined, asked
+
+
+def _numbers(given: Indices | None, count: int) -> Indices:
+    """The numbers that are given, or `count` in order."""
+    return np.arange(count, dtype=np.int64) if given is None else given
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    """Where each of several groups begins that are numbered one after the other."""
+    return [0, *accumulate(counts)][:-1]
+
+
+def _without_others(progress: _Progress, asked: Sequence[_Asked]) -> _Begun:
     """The progress of only those chains that are asked for, with their new numbers."""
     wanted = np.zeros(progress.sums.shape[1], np.bool_)
     for each in asked:
