@@ -1,4 +1,4 @@
-"""Pauses Python's search for garbage while something large is made, all of which is kept."""
+"""Pauses Python's search for garbage, or makes it rarer, while much is made that is kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+COLLECTED_AFTER = 50_000
+"""New objects after which garbage is looked for among them while that is done seldom."""
 
 FEWEST_UNSEEN = 500_000
 """Objects that have been made during pauses before the collector looks through everything."""
@@ -54,4 +57,20 @@ def collection_paused() -> Generator[None, None, None]:
             gc.enable()
 
 
-__all__ = ["collection_paused"]
+@contextmanager
+def collected_seldom() -> Generator[None, None, None]:
+    """Has the collector look for cyclic garbage less often; also a decorator.
+
+    Planning, and simulating many strategies, make objects by the hundred thousand that stay. To
+    look through them time and again takes a tenth of the time.
+    """
+    before = gc.get_threshold()
+    if before[0]:  # 0: nothing is collected at all
+        gc.set_threshold(max(before[0], COLLECTED_AFTER), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+__all__ = ["collected_seldom", "collection_paused"]

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from distir import garbage
-from distir.garbage import collection_paused
+from distir.garbage import collected_seldom, collection_paused
 
 
 class Cycle:
@@ -55,3 +55,17 @@ def test_a_pause_within_a_pause_ends_with_the_outer_one() -> None:
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_garbage_is_looked_for_less_often_for_a_while_but_no_more_often_than_asked_for() -> None:
+    before = gc.get_threshold()
+    try:
+        with collected_seldom():
+            assert gc.get_threshold() == (garbage.COLLECTED_AFTER, *before[1:])
+        assert gc.get_threshold() == before
+        for asked in (0, 2 * garbage.COLLECTED_AFTER):
+            gc.set_threshold(asked)
+            with collected_seldom():
+                assert gc.get_threshold()[0] == asked
+    finally:
+        gc.set_threshold(*before)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import os
 import shlex
 import signal
@@ -48,6 +47,7 @@ from autotune.cli.output import quiet
 from autotune.cli.parser import Help, Parser
 from distir import __version__
 from distir.errors import DistirError
+from distir.garbage import collected_seldom
 
 __all__ = ["main"]
 
@@ -76,9 +76,6 @@ COMMANDS = {
     "targets": targets,
     "completion": completion,
 }
-
-COLLECTED_AFTER = 50_000
-"""New objects after which garbage is looked for among them."""
 
 FIRST = """\
 How should this model be distributed over this cluster?
@@ -110,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted."""
     try:
         try:
-            with _terminated_like_interrupted(), _seldom_collecting():
+            with _terminated_like_interrupted(), collected_seldom():
                 return _executed(sys.argv[1:] if argv is None else argv)
         finally:
             if sys.stdout is not None:
@@ -138,19 +135,6 @@ def _terminated_like_interrupted() -> Generator[None, None, None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _seldom_collecting() -> Generator[None, None, None]:
-    """While this lasts, garbage is looked for less often. Importing and planning make objects by
-    the hundred thousand that stay; to look through them all time and again takes a tenth of the
-    time until the first answer."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECTED_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _executed(argv: Sequence[str]) -> int:

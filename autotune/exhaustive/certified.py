@@ -30,8 +30,9 @@ from autotune.exhaustive.first_look import first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.study.trial import Trial
-from distir.arrays import Codes, Indices, distinct
+from distir.arrays import Codes, Indices, distinct, distinct_codes
 from distir.errors import DistirError
+from distir.garbage import collected_seldom
 from distir.metrics import METRICS
 from distir.simulation.bounds import (
     ORDERING,
@@ -56,6 +57,7 @@ TOGETHER = 1 << 18
 Advance = Callable[[int, "Trial | None"], None]
 
 
+@collected_seldom()
 def certify(
     problem: Problem,
     objective: Objective,
@@ -305,12 +307,13 @@ class _Search:
         table, stage = part.table, _Stage(part.stage + 1)
         if stage == _Stage.RELAXED:
             for each in self._relaxed(part):
-                yield from _split(each, [each.table.column(name) for name in RECOMPUTED])
+                yield from _split(each, [each.table.distinct(RECOMPUTED)[1]])
         elif stage == _Stage.UNSHARDED:
             part = self._bounded(part, stage, self.bounds.unsharded(table, self._within))
             table = part.table
             kept = np.isin(table.column("keep_gathered"), ("parameters", "all"))
-            yield from _split(part, [table.column("zero"), table.column("zero_degree") > 0, kept])
+            levels = table.distinct(("zero",))[1]
+            yield from _split(part, [levels, table.column("zero_degree") > 0, kept])
         elif stage == _Stage.BLOCKS:
             part = self._bounded(part, stage, self.bounds.ordered(table, self._within))
             piped = part.table.column("pp") > 1
@@ -449,13 +452,16 @@ def _quickest(bounds: ManyBounds, begins: Indices) -> Indices:
 
 
 def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
-    """Splits a part into groups of strategies that have equal values in the columns `by`."""
+    """Splits a part into groups of strategies that have equal numbers in all of `by`, which are not
+    negative."""
     if not len(part.table):
         return
-    _, which = np.unique(np.stack(by), axis=1, return_inverse=True)
-    which = which.reshape(-1)
-    for number in range(int(which.max()) + 1):
-        yield part.taken(which == number)
+    columns = ((each, 1 + int(each.max())) for each in by)
+    first, which = distinct_codes(columns, len(part.table))
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which, minlength=len(first)))
+    for own in np.split(order, ends[:-1]):
+        yield part.taken(own)
 
 
 def can_be_certified(problem: Problem, objective: Objective) -> bool:

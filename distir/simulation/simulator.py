@@ -16,7 +16,7 @@ import numpy as np
 from distir.cost import Band, Cluster, CostModel, Job, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
-from distir.garbage import collection_paused
+from distir.garbage import collected_seldom, collection_paused
 from distir.plan import Plan, Planner
 from distir.rules import degrees_fit, explain, explain_many, hosts_are_known
 from distir.schedules import (
@@ -207,6 +207,7 @@ class Simulator:
         fit in memory, the result says so."""
         return self.simulate_plan(self.plan(strategy))
 
+    @collected_seldom()
     def simulate_many(self, strategies: Sequence[Strategy]) -> SimulationTable:
         """The metrics of many strategies as columns; what cannot run is in it, with its reason.
 
@@ -221,6 +222,7 @@ class Simulator:
             self.simulate,
         )
 
+    @collected_seldom()
     def bound_many(self, strategies: Sequence[Strategy]) -> ManyBounds:
         """Bounds of strategies whose stages are known, and their schedules not run: a fraction of
         the work of `simulate_many` where they have schedules that nothing else has. Strategies must
