@@ -27,7 +27,7 @@ LEAST = 50_000
 """Strategies of the smallest space that is worth a look: smaller ones are searched as soon."""
 OF_LAYOUT = 3
 """Strategies of a layout that are tried at a time."""
-TRIED, ROUNDS = 96, 3
+TRIED, ROUNDS = 24, 4
 """Strategies that are tried at a time, and how often others are tried if none has fitted."""
 
 USUAL: dict[str, tuple[Value, ...]] = {

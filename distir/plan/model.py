@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from distir.axes.model import Axes, Axis
+from distir.cost.amounts import smaller
 from distir.ir.core import Node, Value
 from distir.ir.types import TensorType
 from distir.ops.collective import Collective, Release
@@ -215,6 +216,24 @@ class BlockProgram:
             ends = tuple(values[value] for value in ends_of(gathers))
             self._gathered_ahead[kind] = with_values(gathers, values), ends
         return self._gathered_ahead[kind]
+
+    @cached_property
+    def read_again_bytes(self) -> float:
+        """Bytes of parameters that passes read as they are on all devices which share states, if
+        the backward pass reads any parameter again; else 0. So much stays from a forward pass to
+        its backward pass where states rest in parts, and what is gathered is kept."""
+        parameters, mesh = {use.value for use in self.parameters}, self.placed.mesh
+        shards = [(each, self.values[each]) for each in self.given if each.value in parameters]
+        read = {value for node in self.computed_backward for value in node.operands}
+        if read.isdisjoint(shard for _, shard in shards):
+            return 0.0
+        found: dict[Value, float] = {}
+        for local, shard in shards:
+            spots = zip(mesh.names, local.layout, strict=True)
+            if all(spot is None for name, spot in spots if name in mesh.sharding):
+                size = shard.type.size_bytes
+                found[local.value] = smaller(found.get(local.value, size), size)
+        return sum(found.values())
 
     @cached_property
     def _gathered_ahead(self) -> dict[int, tuple[tuple[Node, ...], tuple[Value, ...]]]:

@@ -38,7 +38,8 @@ microbatches,
   microbatch leaves behind; the fullest rank holds at least the mean. Here all layers count as
   recomputed that some stage may recompute. Which microbatches each rank has in flight, its schedule
   says (`least_memory.py`). With states sharded over `z` devices, each holds at least 1/z of what is
-  sharded. Where only strategies count that are fast enough, no rank has more layers than it
+  sharded. What of it stays gathered for the backward pass, each microbatch in flight leaves behind,
+  too. Where only strategies count that are fast enough, no rank has more layers than it
   computes in that time, so each has the rest at least.
 """
 
@@ -175,18 +176,16 @@ class _Wholes:
     settling: Floats
     gathering: Floats
     handed_on: Floats
+    read_again: Floats
     state: Floats
     undivided: Floats
     layers: Floats
 
-    ONCE: ClassVar = 6
+    ONCE: ClassVar = 7
     UNDIVIDED: ClassVar = 3
+    LAYER: ClassVar = 4 + len(_STATE)
     ROWS: ClassVar = (
-        (1 + len(STREAMS)) * COST_KINDS
-        + ONCE
-        + len(_AT_REST)
-        + UNDIVIDED
-        + (3 + len(_STATE)) * LAYER_KINDS
+        (1 + len(STREAMS)) * COST_KINDS + ONCE + len(_AT_REST) + UNDIVIDED + LAYER * LAYER_KINDS
     )
 
     @classmethod
@@ -197,8 +196,8 @@ class _Wholes:
             rows, np.cumsum([COST_KINDS, streams, cls.ONCE, len(_AT_REST), cls.UNDIVIDED])
         )
         occupied = occupied.reshape(len(STREAMS), COST_KINDS, rows.shape[1])
-        layers = layers.reshape(LAYER_KINDS, 3 + len(_STATE), rows.shape[1])
-        optimizer, refresh, held, settling, gathering, handed_on = once
+        layers = layers.reshape(LAYER_KINDS, cls.LAYER, rows.shape[1])
+        optimizer, refresh, held, settling, gathering, handed_on, read_again = once
         return cls(
             passes,
             occupied,
@@ -208,6 +207,7 @@ class _Wholes:
             settling,
             gathering,
             handed_on,
+            read_again,
             state,
             undivided,
             layers,
@@ -219,22 +219,24 @@ class _Wholes:
 
     def sharded(self, table: Strategies) -> _Wholes:
         """What is at rest at least, if these models, which are not sharded, are sharded as the
-        strategies of the table say, and what they offload is not there; nothing else there is once
-        per step."""
+        strategies of the table say, what they keep gathered stays, and what they offload is not
+        there; nothing else there is once per step."""
         zero, degree = table.column("zero"), table.column("zero_degree")
         devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
         parts = np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
         layers, state = self.layers.copy(), self.state.copy()
-        layers[:, 1:-2] /= parts
+        _, *at_rest, left_behind, _, read_again = range(self.LAYER)
+        layers[:, at_rest] /= parts
         state[: len(parts)] /= parts
         if any(table.values["offload"]):
             stay = np.stack([_stays(OFFLOADED[name], table) for name in _STATE])
-            layers[:, 1:-2] *= stay
+            layers[:, at_rest] *= stay
             state[: len(parts)] *= stay
         nothing = np.zeros(len(table))
         here = _stays("activations", table)
-        layers[:, -2] *= here
-        held = self.held * here
+        kept = _keeps_parameters(table) & (parts[0] > 1)
+        layers[:, left_behind] = layers[:, left_behind] * here + layers[:, read_again] * kept
+        held = self.held * here + self.read_again * kept
         return replace(
             self, optimizer=nothing, refresh=nothing, held=held, state=state, layers=layers
         )
@@ -248,6 +250,12 @@ def _stays(offloaded: str, table: Strategies) -> NDArray[np.bool_]:
     """Whether each strategy leaves on its devices what it may offload by this name."""
     stays = [offloaded not in each.split(",") for each in table.values["offload"]]
     return np.array(stays)[table.codes.get("offload", np.zeros(len(table), np.int16))]
+
+
+def _keeps_parameters(table: Strategies) -> NDArray[np.bool_]:
+    """Whether each strategy keeps gathered parameters for the backward pass."""
+    keeps = [each in ("parameters", "all") for each in table.values["keep_gathered"]]
+    return np.array(keeps)[table.codes.get("keep_gathered", np.zeros(len(table), np.int16))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,11 +413,14 @@ class Bounds:
     ) -> tuple[ManyBounds, ManyBounds]:
         """Bounds from programs that keep everything, too: on the time of `ordered` strategies, and
         on the state of those of `table`, whose order may be open; `ordered[which[i]]` has the
-        program of `table[i]` (`kept_whole`). They say nothing of activations."""
+        program of `table[i]` (`kept_whole`). They say nothing of activations but of parameters that
+        stay gathered."""
         first, size = ordered.distinct(SHAPING)
         some = ordered.taken(first)
         whole = self._wholes(kept_whole(some), self._splits(ordered))
-        resting = whole.taken(size[which]).sharded(table).state.sum(axis=0) / table.column("pp")
+        rests = whole.taken(size[which]).sharded(table)
+        kept = rests.read_again * _keeps_parameters(table) if self._workload.training else 0.0
+        resting = (rests.state.sum(axis=0) + kept) / table.column("pp")
         whole = whole.sharded(some)
         seconds, slowed_by = self._iterations(whole, some, ordered, size, knows_pairs=False)
         return (
@@ -549,7 +560,8 @@ class Bounds:
         first, which = table.distinct(SCHEDULE)
         holding = [self._holding_of(table[int(place)]) for place in first]
         layers = [
-            LayerBytes(own[0], own[1:-2].sum(axis=0), own[-2], own[-1]) for own in whole.layers
+            LayerBytes(count, np.sum(at_rest, axis=0), left_behind, seconds)
+            for count, *at_rest, left_behind, seconds, _ in whole.layers
         ]
         each = (within - self._overhead) / table.column("microbatches")
         return fullest_rank_bytes(layers, size, holding, which, each)
@@ -646,6 +658,7 @@ class Bounds:
             0.0 if settled is None else larger(0.0, settled.done - hidden),
             cost.first_gather,
             sum(value.type.size_bytes for value in middle.outputs),
+            sum(each.read_again_bytes for each in kept),
         ]
         at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
         undivided = self._undivided(pricer, together, pricing, splits)
@@ -692,7 +705,8 @@ class Bounds:
         for ((layer, _), count), held in zip(layers, left, strict=True):
             state = state_bytes(self._workload, layer)
             at_rest = (getattr(state, name) for name in _STATE)
-            rows += [float(count), *at_rest, held, pricer.computing_of(layer, pricing, splits)]
+            computing = pricer.computing_of(layer, pricing, splits)
+            rows += [float(count), *at_rest, held, computing, layer.read_again_bytes]
         return rows
 
 
