@@ -54,6 +54,9 @@ A software stack states facts about software. Its constants are those that all s
     overlaps_activations = false                         # gathers are pipelined with products
     overlaps_exchanges = false                           # experts' exchanges: beside a microbatch
     sends_copies_once = false                            # a token is sent to a node once
+    sorts_tokens = false                                 # by expert after an exchange, and back
+    sends_narrow_tokens = false                          # tokens go to experts in fp8
+    pads_experts = false                                 # experts' rows are copied to be aligned
     collectives = "rings"                                # (NCCL), or also by "levels" (PCCL)
     allocator = "blocks"                                 # or growing "segments", or "static"
     spells_loss_out = false                              # the loss runs op by op on fp32 logits
@@ -361,6 +364,9 @@ def _read_stack(path: Path) -> SoftwareStack:
     overlaps_activations = top.boolean("overlaps_activations", False)
     overlaps_exchanges = top.boolean("overlaps_exchanges", False)
     sends_copies_once = top.boolean("sends_copies_once", False)
+    sorts_tokens = top.boolean("sorts_tokens", False)
+    sends_narrow_tokens = top.boolean("sends_narrow_tokens", False)
+    pads_experts = top.boolean("pads_experts", False)
     library = top.choice("collectives", get_args(CollectiveLibrary), "rings")
     allocator = cast("Allocator", top.choice("allocator", get_args(Allocator), "blocks"))
     spells_loss_out = top.boolean("spells_loss_out", False)
@@ -397,6 +403,9 @@ def _read_stack(path: Path) -> SoftwareStack:
             overlaps_activations=overlaps_activations,
             overlaps_exchanges=overlaps_exchanges,
             sends_copies_once=sends_copies_once,
+            sorts_tokens=sorts_tokens,
+            sends_narrow_tokens=sends_narrow_tokens,
+            pads_experts=pads_experts,
             collectives=cast("CollectiveLibrary", library),
             allocator=allocator,
             spells_loss_out=spells_loss_out,

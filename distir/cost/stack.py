@@ -92,6 +92,16 @@ class SoftwareStack:
     these hide follows from what they do."""
     sends_copies_once: bool = False
     """Whether exchanges with experts send a token to a node once and copy it there."""
+    sorts_tokens: bool = False
+    """Whether a pass over memory sorts tokens by expert after an exchange, and another one sorts
+    results by device before the exchange back, where a device has several experts. Exchanges that
+    send a token once deliver it in the order of experts, and need none."""
+    sends_narrow_tokens: bool = False
+    """Whether tokens go to experts in the narrower type of products (fp8). Otherwise they are cast
+    where they arrive."""
+    pads_experts: bool = False
+    """Whether the rows of each expert are copied to places that products in a narrower type need,
+    and results copied back."""
     collectives: CollectiveLibrary = "rings"
     """Which algorithms the collective library gathers and reduces with."""
     allocator: Allocator = "blocks"

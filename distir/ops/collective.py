@@ -340,6 +340,26 @@ class Scratch(Distributed):
         return (operands[0], np.broadcast_to(np.float64(0.0), (self.copies, self.elements)))
 
 
+@register_op("Rearranged")
+@dataclass(frozen=True, slots=True)
+class Rearranged(Distributed):
+    """Copies its operand to where software wants its rows: in the order of experts, or at places
+    that are aligned. What a row holds does not change, and where it lies is not looked at here."""
+
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        return operands
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        return operands
+
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return Work(
+            flops=operands[0].num_elements,
+            bytes_read=operands[0].size_bytes,
+            bytes_written=results[0].size_bytes,
+        )
+
+
 @register_op("Shard")
 @dataclass(frozen=True, slots=True)
 class Shard(Distributed):

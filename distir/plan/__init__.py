@@ -10,6 +10,7 @@ from distir.plan.block_program import instantiate_block
 from distir.plan.model import BlockProgram, ParameterUse, Plan, Stage
 from distir.plan.model_programs import ModelPrograms
 from distir.plan.planner import Planner
+from distir.transforms.token_passes import TokenPasses
 
 __all__ = [
     "BlockProgram",
@@ -18,5 +19,6 @@ __all__ = [
     "Plan",
     "Planner",
     "Stage",
+    "TokenPasses",
     "instantiate_block",
 ]

@@ -23,6 +23,7 @@ from distir.transforms.place_block import PlacedBlock, operands_of
 from distir.transforms.precision import in_type, read_by_products
 from distir.transforms.routed import routed_rows
 from distir.transforms.step import BlockStep
+from distir.transforms.token_passes import NO_PASSES, TokenPasses, with_token_passes
 from distir.workload import Precision
 
 REPLICAS = "dp"
@@ -38,6 +39,7 @@ def instantiate_block(
     zero: int = 0,
     keep_parameters: bool = False,
     narrow: bool = False,
+    token_passes: TokenPasses = NO_PASSES,
     loss_copies: int = 0,
     offloads: frozenset[str] = frozenset(),
     sync_every: int = 1,
@@ -49,10 +51,10 @@ def instantiate_block(
     data and context parallelism what a device owns (1), the gradients it adds up (2), and what it
     stores (3).
     `keep_parameters`: what is gathered for the forward pass stays for the backward pass. `narrow`:
-    what nothing but products read is made in the type that products run in. `loss_copies`: how many
-    copies of the logits in fp32 the loss holds while its gradient is computed. `offloads`: what
-    rests on the host. `sync_every`: every how many steps replicas synchronise, by which
-    `outer_optimizer`.
+    what nothing but products read is made in the type that products run in. `token_passes`: what
+    happens to tokens on their way to experts and back. `loss_copies`: how many copies of the logits
+    in fp32 the loss holds while its gradient is computed. `offloads`: what rests on the host.
+    `sync_every`: every how many steps replicas synchronise, by which `outer_optimizer`.
     """
     step, mesh = placed.step, placed.mesh
     if step not in sizes.of_steps:
@@ -70,6 +72,11 @@ def instantiate_block(
     given, gathers = _gathers(placed, kept, everything=rests_on_host)
     forward_gathers, gathered = _gathered(making, gathers, placed.forward, from_host=rests_on_host)
     forward, backward_gathers = making.nodes(placed.forward), ()
+    computed = making.nodes(placed.backward)
+    saved = [making.value(local) for local in placed.saved if local is not None]
+    product = None if types.product is None or not narrow else DType.parse(types.product)
+    forward = with_token_passes(forward, saved, token_passes, product)
+    computed = with_token_passes(computed, (), token_passes, product)
     stay = keep_parameters and _reads_gathered(placed.backward, gathers)
     kept_gathered = gathered if stay else ()
     if not kept_gathered:
@@ -77,10 +84,7 @@ def instantiate_block(
         backward_gathers, gathered = _gathered(
             making, gathers, placed.backward, from_host=rests_on_host
         )
-    backward = [
-        *with_loss_copies(making.nodes(placed.backward), loss_copies),
-        *_released(gathered),
-    ]
+    backward = [*with_loss_copies(computed, loss_copies), *_released(gathered)]
     settle: list[tuple[Node, ...]] = []
     settled: dict[Value, Local] = {}
     scatter: list[tuple[Node, ...]] = []

@@ -35,6 +35,7 @@ from distir.transforms.recompute import (
     views_of_parameters,
 )
 from distir.transforms.step import BlockStep, build_step, lowered_ops
+from distir.transforms.token_passes import NO_PASSES, TokenPasses
 from distir.workload import Workload
 
 MANY_LISTS = 16
@@ -110,15 +111,18 @@ class Planner:
         *,
         fuse: bool = False,
         narrow: bool = False,
+        token_passes: TokenPasses = NO_PASSES,
         loss_copies: int = 0,
     ) -> None:
         """`fuse`: whether chains of elementwise ops run as one kernel; `narrow`: whether devices
         have the type that the workload's products run in, so that what they alone read is made in
-        it; `loss_copies`: how many copies of the logits in fp32 the loss holds."""
+        it; `token_passes`: what happens to tokens on their way to experts and back; `loss_copies`:
+        how many copies of the logits in fp32 the loss holds."""
         self.workload = workload
         self.rules = rules_of(workload)
         self.fuse = fuse
         self.narrow = narrow
+        self.token_passes = token_passes
         self.loss_copies = loss_copies
         self.program = workload.program
         self._steps: dict[object, BlockStep] = {}
@@ -278,6 +282,7 @@ class Planner:
                     kind.zero,
                     kind.keeps_parameters,
                     self.narrow,
+                    self.token_passes,
                     self.loss_copies,
                     kind.offloads,
                     kind.sync_every,

@@ -17,7 +17,7 @@ from distir.cost import Band, Cluster, CostModel, Job, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
 from distir.garbage import collected_seldom, collection_paused
-from distir.plan import Plan, Planner
+from distir.plan import Plan, Planner, TokenPasses
 from distir.rules import degrees_fit, explain, explain_many, hosts_are_known
 from distir.schedules import (
     BACKWARD,
@@ -58,6 +58,7 @@ class PlannerFacts(TypedDict):
 
     fuse: bool
     narrow: bool
+    token_passes: TokenPasses
     loss_copies: int
 
 
@@ -66,6 +67,11 @@ def planner_facts(workload: Workload, cluster: Cluster, stack: SoftwareStack) ->
     return {
         "fuse": stack.fuses_elementwise,
         "narrow": narrower_products(workload, cluster.device) is not None,
+        "token_passes": TokenPasses(
+            sorts=stack.sorts_tokens and not stack.sends_copies_once,
+            pads=stack.pads_experts,
+            sends_narrow=stack.sends_narrow_tokens,
+        ),
         "loss_copies": stack.loss_copies,
     }
 
