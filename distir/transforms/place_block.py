@@ -78,7 +78,7 @@ class BlockPlacer:
             placement.arrive(value, layout)
             for value, layout in zip(given, gradient_layouts, strict=True)
         )
-        before = {*placement.home.values(), *placement.copies.values()}
+        before = dict.fromkeys((*placement.home.values(), *placement.copies.values()))
         repeated = set(step.repeated_outputs)
         for node in step.backward:
             placement.place(node)
