@@ -32,9 +32,10 @@ from distir.importers.load import LoadedModel
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
 from distir.ir.text import format_function, parse_function
-from distir.ops.collective import Scratch
+from distir.ops.collective import Rearranged, Scratch
 from distir.ops.fused import Fused
-from distir.plan import BlockProgram, Plan, Planner
+from distir.ops.routing import Dispatch
+from distir.plan import BlockProgram, Plan, Planner, TokenPasses
 from distir.schedules import compile_schedule, format_schedule, parse_schedule, validate
 from distir.strategy import Strategy
 from distir.workload import Workload
@@ -162,6 +163,19 @@ def _loss_copies(lines: Sequence[str]) -> int:
     return next((int(match[1]) for match in found if match), 0)
 
 
+def _token_passes(lines: Sequence[str], narrow: str) -> TokenPasses:
+    """What happens to tokens of written programs on their way to experts."""
+    ops = [line.partition(" = ")[::2] for line in lines]
+    copied = [op for _, op in ops if op.startswith(f"{Rearranged.name}{{")]
+    return TokenPasses(
+        sorts=any('"sorted"' in op for op in copied),
+        pads=any('"aligned"' in op for op in copied),
+        sends_narrow=any(
+            f" {narrow}[" in result and f"{Dispatch.name}{{" in op for result, op in ops
+        ),
+    )
+
+
 def _read(lines: Sequence[str]) -> Plan:
     facts = _json(lines, "model")
     symbols = {name: tuple(dims) for name, dims in facts.pop("symbols").items()}
@@ -185,7 +199,13 @@ def _read(lines: Sequence[str]) -> Plan:
     narrow = any(f"{workload.types.product}[" in line for line in lines[end + 1 :])
     chosen = any(line.startswith("recomputed ") for line in lines[:begin])
     recomputed = _json(lines, "recomputed") if chosen else ()
-    planner = Planner(workload, fuse=fuse, narrow=narrow, loss_copies=_loss_copies(lines))
+    planner = Planner(
+        workload,
+        fuse=fuse,
+        narrow=narrow,
+        token_passes=_token_passes(lines[end + 1 :], str(workload.types.product)),
+        loss_copies=_loss_copies(lines),
+    )
     plan = planner.plan(strategy, _json(lines, "cuts"), recomputed)
     if len(plan.stages) != strategy.stages:
         raise StrategyError(f"the plan is damaged: its cuts make {len(plan.stages)} stages")

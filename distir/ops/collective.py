@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.work import Work
@@ -343,8 +343,10 @@ class Scratch(Distributed):
 @register_op("Rearranged")
 @dataclass(frozen=True, slots=True)
 class Rearranged(Distributed):
-    """Copies its operand to where software wants its rows: in the order of experts, or at places
-    that are aligned. What a row holds does not change, and where it lies is not looked at here."""
+    """Copies rows to where software wants them: `sorted` by expert or by device, or at `aligned`
+    places. What a row holds does not change, and where it lies is not looked at here."""
+
+    why: Literal["sorted", "aligned"]
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return operands

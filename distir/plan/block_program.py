@@ -71,12 +71,10 @@ def instantiate_block(
     rests_on_host = "parameters" in offloads
     given, gathers = _gathers(placed, kept, everything=rests_on_host)
     forward_gathers, gathered = _gathered(making, gathers, placed.forward, from_host=rests_on_host)
+    product = DType.parse(types.product) if narrow and types.product is not None else None
     forward, backward_gathers = making.nodes(placed.forward), ()
-    computed = making.nodes(placed.backward)
-    saved = [making.value(local) for local in placed.saved if local is not None]
-    product = None if types.product is None or not narrow else DType.parse(types.product)
+    saved = [making.value(local) for local in placed.saved]
     forward = with_token_passes(forward, saved, token_passes, product)
-    computed = with_token_passes(computed, (), token_passes, product)
     stay = keep_parameters and _reads_gathered(placed.backward, gathers)
     kept_gathered = gathered if stay else ()
     if not kept_gathered:
@@ -84,6 +82,7 @@ def instantiate_block(
         backward_gathers, gathered = _gathered(
             making, gathers, placed.backward, from_host=rests_on_host
         )
+    computed = with_token_passes(making.nodes(placed.backward), (), token_passes, product)
     backward = [*with_loss_copies(computed, loss_copies), *_released(gathered)]
     settle: list[tuple[Node, ...]] = []
     settled: dict[Value, Local] = {}

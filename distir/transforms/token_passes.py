@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from distir.ir.core import Node, Op, Value
 from distir.ir.types import DType
@@ -78,7 +79,7 @@ def _sent_wide(
         for value in arriving:
             if value in read:
                 cast = Node(Cast(narrow), (under_way[value],), (value,), node.origin, node.part)
-                found += _preceded(cast) if pads else (cast,)
+                found += _preceded(cast, "aligned") if pads else (cast,)
     return found
 
 
@@ -86,7 +87,7 @@ def _after_products(node: Node, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The node; the results of experts that it is the first to take away are copied before."""
     takes_away = _goes_back(node.op) or isinstance(_own(node.op), Combine)
     exchanged = any(_goes_back(each.op) and node.operands[0] in each.results for each in nodes)
-    return _preceded(node) if takes_away and not exchanged else (node,)
+    return _preceded(node, "aligned") if takes_away and not exchanged else (node,)
 
 
 def _in_order(node: Node, nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -94,10 +95,11 @@ def _in_order(node: Node, nodes: Sequence[Node]) -> tuple[Node, ...]:
     one back."""
     if _goes_back(node.op):
         first = not any(_goes_back(n.op) and node.operands[0] in n.results for n in nodes)
-        return _preceded(node) if first and _of_several(node.operands[0]) else (node,)
+        sorts = first and _of_several(node.operands[0])
+        return _preceded(node, "sorted") if sorts else (node,)
     if _goes_there(node.op):
         last = not any(_goes_there(n.op) and node.results[0] in n.operands for n in nodes)
-        return _followed(node) if last and _of_several(node.results[0]) else (node,)
+        return _followed(node, "sorted") if last and _of_several(node.results[0]) else (node,)
     return (node,)
 
 
@@ -105,19 +107,19 @@ def _of_several(rows: Value) -> bool:
     return rows.type.shape[EXPERTS] > 1
 
 
-def _preceded(node: Node) -> tuple[Node, Node]:
+def _preceded(node: Node, why: Literal["sorted", "aligned"]) -> tuple[Node, Node]:
     """The node behind a copy of its first operand."""
     operand, *others = node.operands
     copied = _like(operand, operand.type.dtype)
-    copying = Node(Rearranged(), (operand,), (copied,), node.origin, node.part)
+    copying = Node(Rearranged(why), (operand,), (copied,), node.origin, node.part)
     return copying, replace(node, operands=(copied, *others))
 
 
-def _followed(node: Node) -> tuple[Node, Node]:
+def _followed(node: Node, why: Literal["sorted", "aligned"]) -> tuple[Node, Node]:
     """The node before a copy of its result."""
     (result,) = node.results
     moved = _like(result, result.type.dtype)
-    copying = Node(Rearranged(), (moved,), (result,), node.origin, node.part)
+    copying = Node(Rearranged(why), (moved,), (result,), node.origin, node.part)
     return replace(node, results=(moved,)), copying
 
 

@@ -286,14 +286,23 @@ def clusters(draw: st.DrawFn, num_devices: int) -> Cluster:
     )
 
 
-def _stack(name: str, view: float) -> SoftwareStack:
-    return replace(load_stack(name), eager_view_seconds=view)
+def _stack(name: str, view: float, sorts: bool, pads: bool, narrow: bool) -> SoftwareStack:
+    return replace(
+        load_stack(name),
+        eager_view_seconds=view,
+        sorts_tokens=sorts,
+        pads_experts=pads,
+        sends_narrow_tokens=narrow,
+    )
 
 
 stacks = st.builds(
     _stack,
     st.sampled_from(["fsdp-compiled", "fsdp-eager", "megatron", "deepspeed", "ideal"]),
     st.sampled_from([0.0, 30e-6]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
 )
 
 
