@@ -62,7 +62,7 @@ def test_the_row_is_a_mixture_of_experts() -> None:
     assert reason(**{**stated, "gated_mlp": "no"}, ep="4") == "experts without gates"
 
 
-BY_DEFAULT = {"routing_kernels": 36}
+BY_DEFAULT = {"routing_kernels": 34}
 """What a mixture of Megatron-Core that states no fusion does."""
 
 
@@ -71,7 +71,7 @@ BY_DEFAULT = {"routing_kernels": 36}
     [
         ("moe-token-dispatcher-type=flex", {"sends_copies_once": True}),
         ("moe-token-dispatcher-type=alltoall", {"sends_copies_once": False}),
-        ("HybridEP", {"sends_copies_once": True}),
+        ("HybridEP", {"sends_copies_once": True, "pads_experts": False}),
         ("", {}),
     ],
 )
@@ -160,7 +160,13 @@ MIXTURE = {
     ("said", "facts"),
     [
         ({"notes": "tokens via Deep-EP"}, {"sends_copies_once": True}),
-        ({"token_dispatcher": "hybrid_ep"}, {"sends_copies_once": True}),
+        (
+            {"token_dispatcher": "hybrid_ep"},
+            {"sends_copies_once": True, "pads_experts": False},
+        ),
+        ({"notes": "moe_router_padding_for_fp8=True"}, {"pads_experts": False}),
+        ({"notes": "token-drop run"}, {"pads_experts": False}),
+        ({"notes": "FP8 dispatch"}, {"sends_narrow_tokens": True}),
         ({"token_dispatcher": "flex"}, {"sends_copies_once": True}),
         ({"notes": "moe_token_dispatcher_type: flex"}, {"sends_copies_once": True}),
         ({"token_dispatcher": "alltoall"}, {"sends_copies_once": False}),
@@ -186,7 +192,13 @@ def test_what_a_mixture_s_software_does_is_read_in_many_words(
 BRIDGE = {**MIXTURE, "source": "NVIDIA-NeMo/Megatron-Bridge"}
 
 
-ALL_AS_ONE = {"dispatch": "compiled", "sends_copies_once": True, "overlaps_exchanges": True}
+ALL_AS_ONE = {
+    "dispatch": "compiled",
+    "sends_copies_once": True,
+    "overlaps_exchanges": True,
+    "pads_experts": False,
+}
+HYBRID = {"sends_copies_once": True, "pads_experts": False, "routing_kernels": 0}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +208,7 @@ ALL_AS_ONE = {"dispatch": "compiled", "sends_copies_once": True, "overlaps_excha
         ("25.09", "Qwen3_235B_a22B", "B200", {}),
         ("25.09", "DeepSeekV3", "H100", {"sends_copies_once": True, "overlaps_exchanges": True}),
         ("25.09", "DeepSeekV3", "GB200", {}),
-        ("25.11", "DeepSeekV3", "GB300", {"sends_copies_once": True, "routing_kernels": 0}),
+        ("25.11", "DeepSeekV3", "GB300", HYBRID),
         ("25.11", "Qwen3_30B_a3B", "B200", {"routing_kernels": 0}),
         ("25.11", "Qwen3_235B_a22B", "H100", {"overlaps_exchanges": True}),
         ("26.02", "Qwen3_235B_a22B", "H100", {}),
@@ -225,9 +237,9 @@ def test_what_all_presets_of_a_release_have_holds_for_rows_that_do_not_state_it(
         ({**BRIDGE, "release": "25.11", "notes": "settings joined from a preset"}, None),
         ({**BRIDGE, "hardware": "H100"}, None),
         ({**BRIDGE, "token_dispatcher": "hybridep"}, 10),
-        ({**BRIDGE, "notes": "functional run, NOT tuned"}, 26),
-        ({**MIXTURE, "source": "Megatron-LM, examples"}, 36),
-        ({**MIXTURE, "source": "Megatron-LM", "notes": "moe_router_fusion: true"}, 14),
+        ({**BRIDGE, "notes": "functional run, NOT tuned"}, 24),
+        ({**MIXTURE, "source": "Megatron-LM, examples"}, 34),
+        ({**MIXTURE, "source": "Megatron-LM", "notes": "moe_router_fusion: true"}, 12),
         ({**MIXTURE, "source": "NVIDIA-NeMo/Automodel", "token_dispatcher": "deepep"}, None),
     ],
 )
