@@ -227,6 +227,21 @@ def test_what_all_presets_of_a_release_have_holds_for_rows_that_do_not_state_it(
     assert joined.facts == told
 
 
+def test_recipes_of_a_month_are_those_of_its_release() -> None:
+    said = {"model": "Qwen3-235B-A22B", "hardware": "GB300", "precision": "mxfp8"}
+    dated = "tuned performance recipe; date 2026-08-17; HybridEP"
+    told = {"fp8_scaling": "blocks", "routing_kernels": 10}
+    assert case(**BRIDGE, **said, notes=dated).facts == {**told, **ALL_AS_ONE}
+    for other in (dated.replace("2026-08", "2026-05"), dated.replace("performance ", "")):
+        assert "dispatch" not in case(**BRIDGE, **said, notes=other).facts
+
+
+def test_recipes_with_one_graph_overlap_exchanges() -> None:
+    said = {**BRIDGE, "notes": "recipe: HybridEP, full-iteration CUDA graph"}
+    assert case(**said, precision="mxfp8").facts["overlaps_exchanges"] is True
+    assert "overlaps_exchanges" not in case(**said, precision="bf16").facts
+
+
 @pytest.mark.parametrize(
     ("said", "kernels"),
     [
