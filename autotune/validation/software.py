@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -65,15 +65,47 @@ class StatedFact:
 
     name: str
     value: Any
+    denied: Any
+    """The value where the row denies what the pattern finds: "nothing" if that states nothing, None
+    if it is not looked at whether it does."""
     pattern: re.Pattern[str]
     because: str
     where: Mapping[str, re.Pattern[str]]
     """By column: a pattern that has to be found as well."""
 
-    def holds(self, row: MeasuredRow, said: str) -> bool:
-        """Whether the row, which says all this in words, states the fact."""
-        others = all(own.search(row.text(column)) for column, own in self.where.items())
-        return others and self.pattern.search(said) is not None
+    def stated_by(self, row: MeasuredRow, said: str) -> StatedFact | None:
+        """The fact as the row states it, which says all this in words; None if it does not."""
+        if not all(own.search(row.text(column)) for column, own in self.where.items()):
+            return None
+        mentions = list(self.pattern.finditer(said))
+        if not mentions:
+            return None
+        if self.denied is None or not all(is_denied(said, found) for found in mentions):
+            return self
+        return None if self.denied == NOTHING else replace(self, value=self.denied)
+
+
+NOTHING = "nothing"
+_DENIED_BEFORE = re.compile(
+    r"(?<![a-z])(?:no|not|non|never|without|w/o|disabl(?:e|ed|es|ing)|lacks?)[-_ ]+"
+    r"(?:(?:the|any|use|uses|using|enabled?|of|with|ep|moe|expert|token|nvidia|cuda)[-_ ]+)*$"
+)
+_DENIED_AFTER = re.compile(
+    r"[-_'\"`\]]*\s*(?:[=:]|is|are|was|were)?\s*['\"]?"
+    r"(?:off|false|no|none|not|never|disabled|unused|0(?![.\d]))(?![a-z])"
+)
+_DENIED_WITHIN = re.compile(r"(?<![a-z])(?:not|no|never|without)(?![a-z])")
+
+
+def is_denied(said: str, found: re.Match[str]) -> bool:
+    """Whether a text, in lower case, denies what was found in it: without DeepEP, overlap: off, an
+    exchange that is not hidden."""
+    before, after = said[: found.start()], said[found.end() :]
+    return (
+        _DENIED_BEFORE.search(before) is not None
+        or _DENIED_AFTER.match(after) is not None
+        or _DENIED_WITHIN.search(found[0]) is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +162,14 @@ def unknown_software(row: MeasuredRow) -> Software:
 
 
 def facts_of(row: MeasuredRow) -> list[StatedFact]:
-    """What the row says about its stack, one entry for each fact: the first pattern found."""
-    said, found = row.words(_SAYS), dict[str, StatedFact]()
-    for fact in _facts():
-        if fact.name not in found and fact.holds(row, said):
-            found[fact.name] = fact
+    """What the row says about its stack, one entry for each fact: the first pattern found. A column
+    for the dispatcher counts before words elsewhere."""
+    found = dict[str, StatedFact]()
+    for said in (f"dispatcher {row.words(('token_dispatcher',))}", row.words(_SAYS)):
+        for fact in _facts():
+            stated = None if fact.name in found else fact.stated_by(row, said)
+            if stated is not None:
+                found[fact.name] = stated
     return list(found.values())
 
 
@@ -144,9 +179,15 @@ def values_of(row: MeasuredRow) -> dict[str, StatedValue]:
     for pattern, name, value, because in _values():
         told = pattern.search(said)
         if told is not None:
-            stated = float(told["number"]) if value is None else value
+            stated = _number_in(told) if value is None else value
             found.setdefault(name, StatedValue(name, stated, because))
     return found
+
+
+def _number_in(told: re.Match[str]) -> float:
+    """The number that one of a pattern's groups names."""
+    number = float(next(text for text in told.groupdict().values() if text))
+    return int(number) if number.is_integer() else number
 
 
 @lru_cache(maxsize=1)
@@ -168,6 +209,7 @@ def _facts() -> list[StatedFact]:
         StatedFact(
             entry["fact"],
             entry["value"],
+            entry.get("denied"),
             re.compile(entry["pattern"], re.IGNORECASE),
             entry["because"],
             {
