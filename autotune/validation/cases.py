@@ -409,8 +409,6 @@ def _model(row: MeasuredRow, stated: _Stated, blanks: Completion, strategy: Stra
             sequence_length=length,
         )
         return ModelKey(_with_experts(row, stated, blanks, config, strategy), attention)
-    if row.count("num_experts"):
-        raise UnusableRowError("experts without gates")
     biases = bool(blanks.value("biases"))
     config = TransformerConfig(
         name="gpt",
@@ -427,7 +425,7 @@ def _model(row: MeasuredRow, stated: _Stated, blanks: Completion, strategy: Stra
         ffn_bias=biases,
         dropout=float(blanks.value("dropout")),
     )
-    return ModelKey(config, attention)
+    return ModelKey(_with_experts(row, stated, blanks, config, strategy), attention)
 
 
 def _with_experts(

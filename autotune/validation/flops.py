@@ -78,4 +78,4 @@ def _layer_parameters(config: TransformerConfig, layer: int, every_expert: bool 
     if experts is None or layer < experts.dense_layers:
         return projections + matrices * config.hidden * config.ffn_width
     width = (experts.count if every_expert else experts.top_k) * experts.ffn + experts.shared_ffn
-    return projections + config.hidden * (3 * width + experts.count)
+    return projections + config.hidden * (matrices * width + experts.count)

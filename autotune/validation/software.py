@@ -91,7 +91,7 @@ _DENIED_BEFORE = re.compile(
     r"(?:(?:the|any|use|uses|using|enabled?|of|with|ep|moe|expert|token|nvidia|cuda)[-_ ]+)*$"
 )
 _DENIED_AFTER = re.compile(
-    r"[-_'\"`\]]*\s*(?:[=:]|is|are|was|were)?\s*['\"]?"
+    r"[\w-]*[ '\"`\]]*(?:[=:]|is|are|was|were)?\s*['\"]?"
     r"(?:off|false|no|none|not|never|disabled|unused|0(?![.\d]))(?![a-z])"
 )
 _DENIED_WITHIN = re.compile(r"(?<![a-z])(?:not|no|never|without)(?![a-z])")

@@ -22,7 +22,8 @@ from distir.ops.tensor import Scale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Sizes and choices of a mixture of experts. Every expert is a gated feed-forward part."""
+    """Sizes and choices of a mixture of experts. Experts are gated feed-forward parts where those of
+    the model are."""
 
     count: int
     """Number of experts."""
@@ -85,7 +86,13 @@ def with_imbalance(config: ConfigType, imbalance: float) -> ConfigType:
 
 
 def mixture(
-    builder: Builder, x: Value, name: str, experts: Experts, activation: Activation
+    builder: Builder,
+    x: Value,
+    name: str,
+    experts: Experts,
+    activation: Activation,
+    *,
+    gated: bool = True,
 ) -> Value:
     """A mixture of experts on `x`, `[batch, sequence, hidden]`; the result has the same shape.
 
@@ -104,8 +111,10 @@ def mixture(
         weight = builder.parameter(f"{name}.experts.{part}.weight", (experts.count, inner, outer))
         return builder.add(Einsum("becn,enm->becm"), x, weight)
 
-    gate = builder.add(ACTIVATIONS[activation], product(slots, "gate", hidden, experts.ffn))
-    inner = builder.add(Mul(), gate, product(slots, "up", hidden, experts.ffn))
+    first = product(slots, "gate" if gated else "up", hidden, experts.ffn)
+    inner = builder.add(ACTIVATIONS[activation], first)
+    if gated:
+        inner = builder.add(Mul(), inner, product(slots, "up", hidden, experts.ffn))
     share = builder.add(DispatchWeights(*how), weights, mask)
     y = product(builder.add(Mul(), inner, share), "down", experts.ffn, hidden)
     y = builder.add(Combine(*how, *groups), y, mask)

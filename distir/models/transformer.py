@@ -404,7 +404,7 @@ def _queries_keys_values(
 def _feed_forward(builder: Builder, config: TransformerConfig, x: Value, name: str) -> Value:
     builder.origin = name
     if config.experts is not None:
-        y = mixture(builder, x, name, config.experts, config.activation)
+        y = mixture(builder, x, name, config.experts, config.activation, gated=config.gated)
     elif config.gated:
         y = gated_feed_forward(
             builder, x, name, config.ffn_width, config.activation, bias=config.ffn_bias

@@ -14,7 +14,8 @@ from autotune.validation import Case, make_case
 from autotune.validation.cases import device_imbalance, even_cuts
 from autotune.validation.hardware import network_bytes_per_second
 from autotune.validation.predict import as_counted, outside_bytes, prepare
-from autotune.validation.rows import COLUMNS
+from autotune.validation.rows import COLUMNS, MeasuredRow
+from autotune.validation.software import facts_of, values_of
 from distir.cost import SoftwareStack, load_stack
 from distir.factoring import ExpertFactors, expert_factors
 from distir.models import TransformerConfig, find_model
@@ -59,7 +60,8 @@ def test_the_row_is_a_mixture_of_experts() -> None:
     assert folded.strategy.ep == 8
     assert reason(**stated, ep="16") == "ep does not fit"
     assert reason(**stated) == "ep not stated"
-    assert reason(**{**stated, "gated_mlp": "no"}, ep="4") == "experts without gates"
+    plain = case(**{**stated, "gated_mlp": "no"}, ep="4").model
+    assert (plain.config.gated, plain.config.experts is not None) == (False, True)
 
 
 BY_DEFAULT = {"routing_kernels": 34}
@@ -641,3 +643,130 @@ def test_a_row_that_names_no_software_is_known_as_such() -> None:
     assert isinstance(untold, Case)
     assert not untold.software_known
     assert untold.software.stack == "fsdp-eager"
+
+
+def said(notes: str) -> MeasuredRow:
+    return MeasuredRow(1, {"notes": notes, "num_experts": "8", "source": "somebody"})
+
+
+@pytest.mark.parametrize(
+    ("notes", "fact", "value"),
+    [
+        ("DeepEP off, alltoall dispatcher", "sends_copies_once", False),
+        ("without DeepEP", "sends_copies_once", False),
+        ("DeepEP disabled", "sends_copies_once", False),
+        ("DeepEP not used", "sends_copies_once", False),
+        ("enable_deepep=False", "sends_copies_once", False),
+        ("enable_deepep: true", "sends_copies_once", True),
+        ("DeepEP off; HybridEP on", "sends_copies_once", True),
+        ("ragged_all_to_all", "sends_copies_once", False),
+        ("expert parallelism via all-to-all", "sends_copies_once", False),
+        ("expert parallel 8", "sends_copies_once", None),
+        ("all-to-all not overlapped", "overlaps_exchanges", False),
+        ("EP A2A overlap: off", "overlaps_exchanges", False),
+        ("MoE comm overlap disabled", "overlaps_exchanges", False),
+        ("exposed all-to-all", "overlaps_exchanges", False),
+        ("A2A communication is exposed", "overlaps_exchanges", False),
+        ("moe_a2a_overlap=True", "overlaps_exchanges", True),
+        ("1F1B EP overlap", "overlaps_exchanges", True),
+        ("tp comm overlap, moe-grouped-gemm", "overlaps_exchanges", None),
+        ("overlap grad reduce, expert parallel 8", "overlaps_exchanges", None),
+        ("tp comm overlap, moe-grouped-gemm", "overlaps_activations", True),
+        ("no tp comm overlap", "overlaps_activations", False),
+        ("without async TP", "overlaps_activations", False),
+        ("grouped_mm", "groups_experts", True),
+        ("moe_grouped_gemm: false", "groups_experts", False),
+        ("experts in a loop: looped experts", "groups_experts", False),
+        ("megablox", "groups_experts", True),
+        ("without full-iteration graphs", "dispatch", None),
+        ("full-iteration graph", "dispatch", "compiled"),
+        ("float8 tensorwise", "fp8_scaling", "current"),
+        ("FP8 delayed scaling", "fp8_scaling", "delayed"),
+        ("router fusion off", "routing_kernels", None),
+        ("router fusion", "routing_kernels", 12),
+    ],
+)
+def test_what_rows_deny_is_not_taken_for_what_they_say(
+    notes: str, fact: str, value: object
+) -> None:
+    assert {each.name: each.value for each in facts_of(said(notes))}.get(fact) == value
+
+
+def test_the_column_of_the_dispatcher_counts_before_words() -> None:
+    row = MeasuredRow(1, {"notes": "DeepEP is faster", "token_dispatcher": "alltoall"})
+    (fact,) = facts_of(row)
+    assert (fact.name, fact.value) == ("sends_copies_once", False)
+
+
+@pytest.mark.parametrize(
+    ("notes", "name", "value"),
+    [
+        ("expert TP 4", "etp", 4),
+        ("expert tensor parallel size of 1", "etp", 1),
+        ("max/mean expert load 1.8", "imbalance", 1.8),
+        ("capacity factor 1.25", "imbalance", 1.25),
+        ("selective recompute", "recompute", "selective"),
+        ("selective activation checkpointing", "recompute", "selective"),
+        ("full activation checkpointing", "recompute", "full"),
+        ("recompute everything", "recompute", "full"),
+        ("full recompute of 4 layers", "recompute", None),
+        ("no activation recomputation", "recompute", "none"),
+        ("recompute/schedule/overlap not in the table", "recompute", None),
+    ],
+)
+def test_numbers_and_policies_in_words_fill_blanks(notes: str, name: str, value: object) -> None:
+    told = values_of(said(notes)).get(name)
+    assert (told.value if told is not None else None) == value
+
+
+@pytest.mark.parametrize(
+    ("recompute", "layers"),
+    [
+        ("2 of 6 layers per stage", 2),
+        ("full, 2 of 6 per stage", 2),
+        ("full (block, 2 layers of every stage)", 2),
+        ("8 out of 24 layers", 2),
+        ("8/24 layers", 2),
+        ("8 layers of 24", 2),
+        ("every layer", 0),
+    ],
+)
+def test_recomputation_of_some_layers_is_said_in_many_ways(recompute: str, layers: int) -> None:
+    strategy = case(num_layers="24", dp="2", pp="4", recompute=recompute).strategy
+    assert (strategy.recompute, strategy.recompute_layers) == ("full", layers)
+
+
+@pytest.mark.parametrize(
+    ("notes", "because"),
+    [
+        ("ZeRO-Infinity with NVMe offload", "offload to disks"),
+        ("fine-grained activation offloading (moe_act)", "offload of some activations"),
+        ("recipe llama3_8b_lora", "LoRA"),
+        ("SWA 4096", "attention in windows"),
+        (
+            "SFT with packed sequences",
+            "fine-tuning on packed sequences of lengths that are not stated",
+        ),
+    ],
+)
+def test_what_is_not_simulated_is_left_out_for_what_it_is(notes: str, because: str) -> None:
+    assert reason(notes=notes) == because
+
+
+@pytest.mark.parametrize(
+    ("notes", "offload"),
+    [
+        ("cpu offload of optimizer states", "optimizer"),
+        ("zero offload", "optimizer"),
+        ("offload: none", ""),
+        ("cpu_offload=False", ""),
+        ("offloads activations to the CPU", "activations"),
+    ],
+)
+def test_what_rests_on_the_host_is_said_in_many_ways(notes: str, offload: str) -> None:
+    assert case(notes=notes, gpus_per_node="8").strategy.offload == offload
+
+
+def test_tpus_are_known_and_grace_hopper_is_not_an_h200() -> None:
+    assert case(hardware="TPU v5p", num_gpus="16").hardware.family == "TPU v5p"
+    assert reason(hardware="GH200") == "hardware is not known"
