@@ -143,7 +143,8 @@ def _case(row: MeasuredRow, software: Software) -> Case:
     hardware = hardware_of(row)
     stated = _Stated(row, blanks)
     precision = _precision(stated)
-    strategy = _strategy(row, stated, blanks)
+    node = row.count("gpus_per_node") or hardware.cluster.levels[0].size or 1
+    strategy = _strategy(row, stated, blanks, node)
     if strategy.offload and hardware.cluster.host is None:
         raise UnusableRowError("offload to a host that is not known")
     model = _model(row, stated, blanks, strategy)
@@ -267,7 +268,7 @@ def _precision(stated: _Stated) -> str:
     return precision
 
 
-def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion) -> Strategy:
+def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion, node: int) -> Strategy:
     devices, batch = row.needed("num_gpus"), row.needed("global_batch")
     tp, pp = row.needed("tp"), row.needed("pp")
     cp = row.count("cp") or 1
@@ -296,7 +297,7 @@ def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion) -> Strategy
         schedule=schedule,
         chunks=chunks,
         zero=zero,
-        zero_degree=_zero_degree(sharding.get("zero_degree"), dp * cp) if zero else 0,
+        zero_degree=_zero_degree(sharding, dp * cp, max(1, node // tp)) if zero else 0,
         recompute=recompute,
         recompute_layers=layers,
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
@@ -317,8 +318,17 @@ def _offload(row: MeasuredRow) -> str:
     return ""
 
 
-def _zero_degree(stated: int | None, replicas: int) -> int:
-    """Devices that share what ZeRO shards, as a strategy has it: 0 is all replicas."""
+def _zero_degree(sharding: Mapping[str, Any], replicas: int, neighbours: int) -> int:
+    """Devices that share what ZeRO shards, as a strategy has it, where 0 is all replicas: as many
+    as the row says, or those of a node, `neighbours`, or as many as leave so many copies."""
+    stated = sharding.get("zero_degree")
+    copies = sharding.get("zero_copies") or sharding.get("zero_copies_too")
+    if sharding.get("within_node"):
+        stated = neighbours
+    elif copies:
+        if replicas % copies:
+            raise UnusableRowError("optimizer instances do not divide dp · cp", str(copies))
+        stated = replicas // copies
     if stated is None or stated >= replicas:
         return 0
     if stated < 1 or replicas % stated:

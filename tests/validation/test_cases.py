@@ -770,3 +770,34 @@ def test_what_rests_on_the_host_is_said_in_many_ways(notes: str, offload: str) -
 def test_tpus_are_known_and_grace_hopper_is_not_an_h200() -> None:
     assert case(hardware="TPU v5p", num_gpus="16").hardware.family == "TPU v5p"
     assert reason(hardware="GH200") == "hardware is not known"
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "zero", "degree"),
+    [
+        ("zero1 (shard group 4)", 1, 4),
+        ("ZeRO-2, shard 2", 2, 2),
+        ("distributed optimizer, 4 instances", 1, 4),
+        ("zero1, num_distributed_optimizer_instances=2", 1, 8),
+        ("zero1 within a node", 1, 4),
+        ("zero1 over all ranks", 1, 0),
+        ("zero1 (shard group 16)", 1, 0),
+        ("HSDP (shard 8, replicate 2)", 3, 8),
+        ("hybrid_shard", 3, 4),
+        ("hsdp", 3, 4),
+        ("MiCS 8", 3, 8),
+    ],
+)
+def test_who_shares_what_zero_shards_is_said_in_many_ways(
+    zero_stage: str, zero: int, degree: int
+) -> None:
+    """Of 16 replicas of two devices each, on nodes of eight."""
+    strategy = case(num_gpus="32", dp="16", pp="1", zero_stage=zero_stage).strategy
+    assert (strategy.zero, strategy.zero_degree) == (zero, degree)
+
+
+def test_instances_that_do_not_divide_replicas_are_refused() -> None:
+    stated = {"num_gpus": "32", "dp": "16", "pp": "1"}
+    assert reason(**stated, zero_stage="distributed optimizer, 3 instances") == (
+        "optimizer instances do not divide dp · cp"
+    )
