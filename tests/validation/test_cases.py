@@ -729,6 +729,8 @@ def test_numbers_and_policies_in_words_fill_blanks(notes: str, name: str, value:
         ("8/24 layers", 2),
         ("8 layers of 24", 2),
         ("every layer", 0),
+        ("everything", 0),
+        ("activation checkpointing", 0),
     ],
 )
 def test_recomputation_of_some_layers_is_said_in_many_ways(recompute: str, layers: int) -> None:
@@ -801,3 +803,22 @@ def test_instances_that_do_not_divide_replicas_are_refused() -> None:
     assert reason(**stated, zero_stage="distributed optimizer, 3 instances") == (
         "optimizer instances do not divide dp · cp"
     )
+
+
+@pytest.mark.parametrize(
+    "recompute",
+    [
+        "selective",
+        "selective AC",
+        "selective activation checkpointing",
+        "SAC",
+        "selective (attn only)",
+    ],
+)
+def test_selective_recomputation_is_said_in_many_ways(recompute: str) -> None:
+    assert case(recompute=recompute).strategy.recompute == "selective"
+
+
+@pytest.mark.parametrize("recompute", ["selective (mlp)", "save_qkv_proj", "every other layer"])
+def test_other_selections_are_refused(recompute: str) -> None:
+    assert reason(recompute=recompute) == "recomputation of a selection that is not simulated"
