@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from autotune.calibration.fit import ROWS_PER_SOURCE
 from autotune.validation.cases import Case
 from distir.cost import Band
 
@@ -80,13 +81,21 @@ def spreads_of(
 
 def _added(residuals: Sequence[RowResidual], band: Band) -> float:
     """What is added to the band's deviation of some rows, so that both shares of them lie within
-    its widths, the mean of sources again."""
-    shared = _mean_of_sources(residuals, lambda each: _of_row(band, each).deviation ** 2)
+    its widths. Few sources tell it, so they weigh what they weigh in the fit: the rows they have,
+    up to `ROWS_PER_SOURCE`."""
+    if not residuals:
+        return 0.0
+    weights = _weights(residuals, ROWS_PER_SOURCE)
+    shared = sum(
+        weight * _of_row(band, each).deviation ** 2
+        for weight, each in zip(weights, residuals, strict=True)
+    )
+    errors = [math.expm1(abs(each.value)) for each in residuals]
     needed = [
-        _quantile(residuals, lambda _: 1.0, share) / width
+        _weighted_quantile(errors, weights, share) / width
         for share, width in ((CENTRAL, band.width), (NEARLY_ALL, band.width95))
     ]
-    return math.sqrt(max(0.0, max(needed) ** 2 - shared)) if residuals else 0.0
+    return math.sqrt(max(0.0, max(needed) ** 2 - shared))
 
 
 def coverage(residuals: Iterable[RowResidual], band: Band, *, wide: bool) -> dict[str, float]:
@@ -126,12 +135,21 @@ def share_quantile(
 ) -> float:
     """The smallest of the rows' values that the mean of sources has this share of its rows at or
     below."""
+    return _weighted_quantile(values, _weights(residuals, 1), share)
+
+
+def _weights(residuals: Sequence[RowResidual], most: int) -> list[float]:
+    """The weights of rows, 1 in all, where a source counts as the rows it has, up to `most`."""
     counts = {source: len(own) for source, own in by_source(residuals).items()}
-    ordered = sorted(
-        (value, 1.0 / counts[each.case.row.group] / len(counts))
-        for each, value in zip(residuals, values, strict=True)
-    )
+    whole = sum(min(most, count) for count in counts.values())
+    sources = [each.case.row.group for each in residuals]
+    return [min(most, counts[source]) / counts[source] / whole for source in sources]
+
+
+def _weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
+    """The smallest of the values at or below which are values of this weight."""
     passed = 0.0
+    ordered = sorted(zip(values, weights, strict=True))
     for value, weight in ordered:
         passed += weight
         if passed >= share:

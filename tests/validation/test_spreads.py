@@ -118,6 +118,22 @@ def test_mixtures_that_say_nothing_of_their_dispatcher_have_a_band_of_their_own(
     assert coverage(told, band, wide=False)["mixtures"] < 0.9
 
 
+def test_sources_of_two_rows_hardly_tell_what_mixtures_add() -> None:
+    """A source with ten rows or more counts as ten, one of two rows as two."""
+    dense = drawn(0.05, 0.02, 0.02)
+    many = mixtures_of("dispatcher deepep", 0.3, 6)
+    few = [
+        replace(each, value=0.0, case=replace(each.case, row=own))
+        for each in many[:2]
+        for own in (
+            replace(each.case.row, values={**each.case.row.values, "source_group": name})
+            for name in ("a", "b")
+        )
+    ]
+    alone, beside = spreads_of(dense, many).model, spreads_of(dense, [*many, *few]).model
+    assert 0.7 * alone < beside < alone
+
+
 def test_rows_that_do_not_say_their_software_have_a_band_of_their_own() -> None:
     dense = drawn(0.05, 0.02, 0.02)
     chance = random.Random(5)
