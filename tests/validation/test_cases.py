@@ -16,6 +16,7 @@ from autotune.validation.hardware import network_bytes_per_second
 from autotune.validation.predict import as_counted, outside_bytes, prepare
 from autotune.validation.rows import COLUMNS, MeasuredRow
 from autotune.validation.software import facts_of, values_of
+from autotune.validation.words import meaning_of
 from distir.cost import SoftwareStack, load_stack
 from distir.factoring import ExpertFactors, expert_factors
 from distir.models import TransformerConfig, find_model
@@ -567,6 +568,8 @@ def test_counters_of_memory_show_more_than_tensors() -> None:
         ("8x HDR InfiniBand 200 Gb/s per node", 200),
         ("config: inter-node 800 Gbps; intra-node 150 GB/s", 100),
         ("400 Gb/s per GPU", 400),
+        ("RoCE 8x200G", 200),
+        ("HDR 200G per GPU", 200),
     ],
 )
 def test_a_network_is_shared_by_the_devices_of_a_node(text: str, gigabits: float) -> None:
@@ -822,3 +825,34 @@ def test_selective_recomputation_is_said_in_many_ways(recompute: str) -> None:
 @pytest.mark.parametrize("recompute", ["selective (mlp)", "save_qkv_proj", "every other layer"])
 def test_other_selections_are_refused(recompute: str) -> None:
     assert reason(recompute=recompute) == "recomputation of a selection that is not simulated"
+
+
+@pytest.mark.parametrize(
+    ("column", "texts", "means"),
+    [
+        ("flags", ("ok", "none", "tuned", "N/A"), {}),
+        ("flags", ("OOM!", "oom (step 1)", "CUDA out of memory"), {"oom": 1}),
+        ("sequence_parallel", ("Y", "enabled"), {"sequence_parallel": 1}),
+        ("sequence_parallel", ("N", "disabled"), {"sequence_parallel": 0}),
+        ("recompute", ("recompute_granularity=full", "AC: full"), {"recompute": "full"}),
+        (
+            "recompute",
+            ("recompute_granularity: selective", "--recompute-activations", "AC: selective op"),
+            {"recompute": "selective"},
+        ),
+        ("recompute", ("N/A", "-"), {}),
+        ("zero_stage", ("stage 3", "zero_stage=3"), {"zero": 3}),
+        ("zero_stage", ("fully sharded", "megatron fsdp"), {"zero": 3}),
+        ("zero_stage", ("dist opt",), {"zero": 1}),
+        ("schedule", ("VPP 4",), {"schedule": "interleaved"}),
+        ("schedule", ("PipeDream-1F1B",), {"schedule": "1f1b"}),
+        ("tflops_def", ("model TFLOPs", "MODEL_TFLOP/s/GPU"), {"recomputation": 0, "causal": 0}),
+    ],
+)
+def test_columns_are_understood_as_other_sources_fill_them(
+    column: str, texts: tuple[str, ...], means: dict[str, object]
+) -> None:
+    for text in texts:
+        found = meaning_of(MeasuredRow(1, {column: text}), column)
+        assert found is not None
+        assert found.values == means, text
