@@ -19,7 +19,7 @@ _RATE = re.compile(
     r"(?P<rate>\d+(?:\.\d+)?) ?g(?:(?:b|bit|bits)(?:ps|/s)|(?![a-z]))",
     re.IGNORECASE,
 )
-"""`8x HDR IB 200Gb/s`, `1600 Gbps`, `8x200G`: bits per second of a network, per node unless said."""
+"""`8x HDR IB 200Gb/s`, `1600 Gbps`, `8x200G`: bits per second, per node unless said."""
 
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
 

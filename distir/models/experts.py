@@ -22,8 +22,8 @@ from distir.ops.tensor import Scale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Sizes and choices of a mixture of experts. Experts are gated feed-forward parts where those of
-    the model are."""
+    """Sizes and choices of a mixture of experts. Experts are gated where the model's feed-forward
+    parts are."""
 
     count: int
     """Number of experts."""

@@ -856,3 +856,22 @@ def test_columns_are_understood_as_other_sources_fill_them(
         found = meaning_of(MeasuredRow(1, {column: text}), column)
         assert found is not None
         assert found.values == means, text
+
+
+@pytest.mark.parametrize(
+    ("words", "stack"),
+    [
+        ("PyTorch FSDP2 + torch.compile", "fsdp-compiled"),
+        ("PyTorch FSDP2 without torch.compile", "fsdp-eager"),
+        ("PyTorch FSDP2", "fsdp-eager"),
+        ("torchtitan", "fsdp-compiled"),
+        ("torchtitan, eager", "fsdp-eager"),
+        ("torchtitan, compile: false", "fsdp-eager"),
+        ("torchtitan, torch.compile", "fsdp-compiled"),
+        ("ROCm/Megatron-LM", "megatron"),
+        ("LLM Foundry", "llm-foundry"),
+    ],
+)
+def test_whether_a_stack_compiles_is_read(words: str, stack: str) -> None:
+    hardware = "MI300X" if "ROCm" in words else "H100"
+    assert case(software=words, hardware=hardware).software.stack == stack
