@@ -17,7 +17,7 @@ from distir.cost.collectives import CollectiveKind, Copies
 from distir.cost.products import ProductShape
 from distir.cost.stack import Scaling
 from distir.ir.core import Node, Op, Part, Value
-from distir.ops.collective import Bucket, Collective, Sharded
+from distir.ops.collective import Bucket, Collective, Rearranged, Sharded
 from distir.ops.fused import Fused
 from distir.ops.host import HOST, Landed
 from distir.ops.linalg import Einsum, product_shape
@@ -121,6 +121,8 @@ def label_of(op: Op) -> str:
         return f"Einsum {op.equation}"
     if isinstance(op, Bucket):
         return f"{op.parts[0].name} of {len(op.parts)} tensors"
+    if isinstance(op, Rearranged):
+        return f"{op.name} ({op.why})"
     return op.name
 
 
