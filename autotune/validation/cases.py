@@ -320,7 +320,8 @@ def _offload(row: MeasuredRow) -> str:
 
 def _zero_degree(sharding: Mapping[str, Any], replicas: int, neighbours: int) -> int:
     """Devices that share what ZeRO shards, as a strategy has it, where 0 is all replicas: as many
-    as the row says, or those of a node, `neighbours`, or as many as leave so many copies."""
+    as the row says, or those of a node (`neighbours`), or a part of the replicas for each of the
+    optimizer instances that the row says."""
     stated = sharding.get("zero_degree")
     copies = sharding.get("zero_copies") or sharding.get("zero_copies_too")
     if sharding.get("within_node"):
