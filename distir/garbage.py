@@ -13,6 +13,12 @@ COLLECTED_AFTER = 50_000
 FEWEST_UNSEEN = 500_000
 """Objects that have been made during pauses before the collector looks through everything."""
 
+MOST_UNSEEN = 4 * FEWEST_UNSEEN
+"""The same after it has found next to nothing the last time, of objects of some hundred bytes."""
+
+NEXT_TO_NOTHING = 0.01
+"""Garbage over what had been made, from which on it pays to look often."""
+
 
 @dataclass(slots=True)
 class _Unseen:
@@ -21,15 +27,18 @@ class _Unseen:
 
     made: int = 0
     stayed: int = 0
+    in_vain: bool = False
+    """Whether the collector found next to nothing when it last did."""
 
     def pass_over(self) -> None:
         """Makes what is young old without looking through it; but looks through everything when as
-        much has been made as had stayed the last time."""
+        much has been made as had stayed the last time, and rarely where that finds nothing."""
         if gc.get_freeze_count():
             return
         self.made += gc.get_count()[0]
-        if self.made > max(FEWEST_UNSEEN, self.stayed):
-            gc.collect()
+        fewest = MOST_UNSEEN if self.in_vain else FEWEST_UNSEEN
+        if self.made > max(fewest, self.stayed):
+            self.in_vain = gc.collect() < NEXT_TO_NOTHING * self.made
             self.made, self.stayed = 0, len(gc.get_objects())
             return
         gc.freeze()

@@ -49,6 +49,28 @@ def test_garbage_of_pauses_is_found_when_enough_has_been_made(
     assert len(seen) > 5
 
 
+def test_looking_in_vain_is_done_a_quarter_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "FEWEST_UNSEEN", 10_000)
+    monkeypatch.setattr(garbage, "MOST_UNSEEN", 40_000)
+    looked: list[bool] = []
+    kept: list[list[int]] = []
+
+    def collect() -> int:
+        looked.append(True)
+        return 0 if len(looked) == 1 else 10_000
+
+    monkeypatch.setattr(gc, "collect", collect)
+    monkeypatch.setattr(gc, "get_objects", list[object])
+    pauses: list[int] = []
+    for _ in range(70):
+        with collection_paused():
+            kept += [[number] for number in range(1000)]
+        pauses.append(len(looked))
+    looks = [pauses.index(count) for count in range(1, len(looked) + 1)]
+    first, second, third = looks[:3]
+    assert second - first == pytest.approx(4 * (third - second), rel=0.2)
+
+
 def test_a_pause_within_a_pause_ends_with_the_outer_one() -> None:
     with collection_paused():
         with collection_paused():

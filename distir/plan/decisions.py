@@ -92,7 +92,7 @@ def deciding(
     """A list without the entries that decide nothing. Those with a mark stay: what is recomputed,
     and what travels, depends on their being there."""
     used = {place.decided(entries) for place in places}
-    used |= {place.spelled_out(entries) for place in places}
+    used |= {place.spelled_out(entries) for place in places if place.whole}
     return tuple(
         entry
         for index, entry in enumerate(entries)

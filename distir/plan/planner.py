@@ -26,7 +26,7 @@ from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, 
 from distir.strategy import AUTO, Strategy
 from distir.transforms.instantiate import Sizes
 from distir.transforms.moves import Local
-from distir.transforms.place import Mesh
+from distir.transforms.place import AxisListEntry, Mesh
 from distir.transforms.place_block import BlockPlacer, PlacedBlock
 from distir.transforms.recompute import (
     RECOMPUTE,
@@ -136,6 +136,9 @@ class Planner:
         self._block_axes: dict[int, frozenset[Axis]] = {}
         self._block_lists: dict[int, set[object]] = {}
         self._block_places: dict[int, tuple[Place, ...]] = {}
+        self._entries_deciding: dict[
+            tuple[int, tuple[AxisListEntry, ...]], tuple[AxisListEntry, ...]
+        ] = {}
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
         self._instantiated: dict[object, ModelPrograms] = {}
         self._block_programs: dict[object, dict[object, BlockProgram]] = {}
@@ -384,12 +387,22 @@ class Planner:
             known = self._block_lists.setdefault(first, set())
             known.add(lists)
             if len(known) > MANY_LISTS:
-                lists = tuple(deciding(self._places(first), entries) for entries in lists)
+                lists = tuple(self._deciding(first, entries) for entries in lists)
             padded = mesh.padded & own
             key = (mesh.names, lists, mesh.users, mesh.sharding, padded)
             known = self._block_meshes.setdefault(key, replace(mesh, lists=lists, padded=padded))
             self._block_meshes[mesh, first] = known
         return self._block_meshes[mesh, first]
+
+    def _deciding(
+        self, first: int, entries: tuple[AxisListEntry, ...]
+    ) -> tuple[AxisListEntry, ...]:
+        """The entries of a list that decide anything in a block; equal lists are often asked
+        about, as that of data parallelism is the same beside all others."""
+        key = first, entries
+        if key not in self._entries_deciding:
+            self._entries_deciding[key] = deciding(self._places(first), entries)
+        return self._entries_deciding[key]
 
     def _places(self, first: int) -> tuple[Place, ...]:
         """The places of a block where lists decide."""
