@@ -27,7 +27,6 @@ from distir.rules.memory import (
 )
 from distir.rules.splitting import ep_divides, etp_has_experts
 from distir.rules.synchronising import (
-    devices_have_what_is_averaged,
     outer_steps_follow_others,
     replicas_have_experts_of_their_own,
     replicas_have_states_of_their_own,
@@ -372,7 +371,6 @@ class _Domains:
         etp: int,
         expert_order: str,
         zero: int,
-        offload: str,
     ) -> Sequence[Value]:
         def suits(every: int) -> bool:
             return not (
@@ -380,7 +378,6 @@ class _Domains:
                 or replicas_synchronise(every, dp)
                 or replicas_have_states_of_their_own(every, zero)
                 or replicas_have_experts_of_their_own(every, dp, cp, tp, ep, etp, expert_order)
-                or devices_have_what_is_averaged(every, offload)
             )
 
         wanted = self.chosen.values_of("sync_every", SYNC_EVERY)

@@ -113,7 +113,8 @@ def instantiate_block(
                 gradient = settled[value] if on_host else gradient
             refreshing = _refreshed(making, Local(value, owned[value]), kept[value], offloads)
             if sync_every > 1:
-                averaging.append(_added_over_replicas(making, value, owned[value], types))
+                added = _added_over_replicas(making, value, owned[value], types)
+                averaging.append(_by_way_of_device(added) if "optimizer" in offloads else added)
         scatter.append(tuple(scattering))
         settle.append(tuple(settling))
         refresh.append(tuple(refreshing))
@@ -252,6 +253,15 @@ def _added_over_replicas(
     )
     steps, _ = move(Local(value, apart), owned)
     return tuple(in_type(making.nodes(steps, Part.STATE), types.master or types.compute))
+
+
+def _by_way_of_device(added: Sequence[Node]) -> tuple[Node, ...]:
+    """Nodes that add something up, of what rests in the memory of the host: it is copied to the
+    device before, and back to the host after that."""
+    (given,), (made,) = added[0].operands, added[-1].results
+    there, back = Value(given.type, given.name), Value(made.type, made.name)
+    copied = Node(ToHost(), (made,), (back,), part=Part.STATE)
+    return (_to_device(there, given), *added, copied)
 
 
 def _shared_at_once(gradient: Layout, owned: Layout) -> Layout:

@@ -53,13 +53,3 @@ def outer_steps_follow_others(outer_optimizer: str, sync_every: int) -> str | No
         f"outer_optimizer = {outer_optimizer} with sync_every = 1: replicas that synchronise in "
         "every step differ by nothing that it could make a step along"
     )
-
-
-def devices_have_what_is_averaged(sync_every: int, offload: str) -> str | None:
-    """Devices average what they hold."""
-    if sync_every == 1 or {"optimizer", "parameters"}.isdisjoint(offload.split(",")):
-        return None
-    return (
-        f"sync_every = {sync_every} with offload = {offload}: devices average parameters that "
-        "they hold and update themselves"
-    )

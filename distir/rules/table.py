@@ -137,11 +137,6 @@ RULES: tuple[Rule, ...] = (
         {"ep": (1,), "sync_every": (1,)},
     ),
     Rule(
-        "devices have what is averaged",
-        synchronising.devices_have_what_is_averaged,
-        {"sync_every": (1,)},
-    ),
-    Rule(
         "outer steps follow others",
         synchronising.outer_steps_follow_others,
         {"outer_optimizer": ("mean",), "sync_every": (8, 64, 512)},

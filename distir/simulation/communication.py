@@ -63,14 +63,15 @@ def exposed_seconds(result: SimulationResult) -> dict[str, float]:
 def collectives_of(step: Step, result: SimulationResult) -> tuple[CollectiveUse, ...]:
     """What a device communicates in a step, by choice, level and kind."""
     ranks = len(result.stages)
-    rows: defaultdict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    rows: defaultdict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0] * 4)
     busy: defaultdict[str, float] = defaultdict(float)
     for each in step.traffic:
         row = rows[each.along, each.level, each.op]
         row[0] += each.count / ranks
         row[1] += each.size_bytes / ranks
         row[2] += each.seconds / ranks
-        busy[each.along] += each.seconds / ranks
+        row[3] += each.waited / ranks
+        busy[each.along] += each.waited / ranks
     exposed = exposed_seconds(result)
     return tuple(
         CollectiveUse(
@@ -80,7 +81,7 @@ def collectives_of(step: Step, result: SimulationResult) -> tuple[CollectiveUse,
             count,
             size,
             seconds,
-            exposed.get(along, 0.0) * (seconds / busy[along] if busy[along] else 1.0),
+            exposed.get(along, 0.0) * (waited / busy[along] if busy[along] else 1.0),
         )
-        for (along, level, op), (count, size, seconds) in sorted(rows.items())
+        for (along, level, op), (count, size, seconds, waited) in sorted(rows.items())
     )

@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 from distir.cost import CostModel
 from distir.ir.core import Value
+from distir.ops.host import HOST
 from distir.plan import Plan
 from distir.plan.passes import apart, composed, is_reversed, segments
 from distir.schedules import BACKWARD, COMPLETING, FORWARD, WEIGHT_PART
@@ -35,6 +36,8 @@ class StreamSpan:
     """Of a collective: its members are the devices that differ along these mesh axes only."""
     size_bytes: float = 0.0
     """Bytes that a collective moves: the whole tensor per device."""
+    beside: bool = False
+    """Whether waiting for it counts as time of what runs beside it."""
 
 
 def action_spans(
@@ -221,6 +224,10 @@ def step_end_spans(
         ]
         for program, held in blocks if plan.workload.training else ():
             elements = program.trained_elements(without=held)
+            for copied in pricing.copied_back(plan.workload, elements, program):
+                begin, end = clocks[rank], clocks[rank] + copied.seconds
+                span = StreamSpan(HOST, copied.label, begin, end, None, (), copied.size_bytes, True)
+                found.append((rank, span))
             add(
                 rank,
                 COMPUTE,

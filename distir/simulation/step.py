@@ -99,6 +99,8 @@ class Traffic:
     """Over all of them, the size of the whole tensor per device."""
     seconds: float
     """Over all of them, on their stream."""
+    waited: float
+    """Of these, seconds for which waiting counts as communication, and not as what runs beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,20 +255,25 @@ def traffic(
     """What a device of every rank sends in a step: the collectives of all actions and of the end
     of the step, and the messages that it sends to other ranks."""
     pricing = Pricing.of(cost, plan)
-    added: defaultdict[tuple[int, str, str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    added: defaultdict[tuple[int, str, str, str], list[float]] = defaultdict(
+        lambda: [0, 0.0, 0.0, 0.0]
+    )
 
-    def add(rank: int, along: str, op: str, level: str, count: int, size: float, took: float):
-        row = added[rank, along, op, level]
+    def add(
+        key: tuple[int, str, str, str], count: int, size: float, took: float, *, beside: bool
+    ) -> None:
+        row = added[key]
         row[0] += count
         row[1] += count * size
         row[2] += count * took
+        row[3] += 0.0 if beside else count * took
 
     def add_span(rank: int, span: StreamSpan, count: int) -> None:
         if not span.mesh_axes and not span.size_bytes:
             return
         level = level_of(pricing, span.mesh_axes)
-        along = pricing.stream(span.mesh_axes)
-        add(rank, along, span.label, level, count, span.size_bytes, span.end - span.start)
+        key = rank, pricing.stream(span.mesh_axes), span.label, level
+        add(key, count, span.size_bytes, span.end - span.start, beside=span.beside)
 
     for (rank, key), count in Counter((each.rank, each.key) for each in actions).items():
         for span in spans[key]:
@@ -276,10 +283,9 @@ def traffic(
         add_span(rank, span, 1)
     for each in sent:
         what = "gradients to the rank before" if each.action.is_backward else "activations onward"
-        add(each.sender, RANKS, what, each.level, 1, each.size_bytes, each.end - each.start)
-    return [
-        Traffic(*key, int(count), size, seconds) for key, (count, size, seconds) in added.items()
-    ]
+        key = each.sender, RANKS, what, each.level
+        add(key, 1, each.size_bytes, each.end - each.start, beside=False)
+    return [Traffic(*key, int(count), *sums) for key, (count, *sums) in added.items()]
 
 
 def level_of(pricing: Pricing, mesh_axes: Sequence[str]) -> str:

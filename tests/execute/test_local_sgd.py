@@ -57,6 +57,22 @@ CASES = [
         "sgd",
         Strategy(dp=2, cp=2, recompute="full", sync_every=2, outer_optimizer="nesterov"),
     ),
+    ("gpt2", "adam", Strategy(dp=2, tp=2, pp=2, microbatches=2, offload="optimizer", sync_every=2)),
+    (
+        *("t5-small", "adam"),
+        Strategy(
+            dp=2,
+            pp=2,
+            microbatches=2,
+            offload="activations,optimizer,parameters",
+            sync_every=2,
+            outer_optimizer="nesterov",
+        ),
+    ),
+    (
+        *("gpt2", "momentum"),
+        Strategy(dp=4, offload="parameters", sync_every=3, outer_optimizer="nesterov"),
+    ),
 ]
 
 
@@ -154,6 +170,35 @@ def test_an_outer_optimizer_keeps_a_copy_and_a_momentum_and_takes_its_part_of_a_
     reference = simulate_reference(simulator.plan(outer), simulator.cost).result
     for metric in ("iteration_seconds", "peak_memory_bytes"):
         assert reference.metrics[metric] == pytest.approx(results[outer].metrics[metric], rel=1e-9)
+
+
+@pytest.mark.parametrize("every", [2, 16])
+def test_an_outer_state_rests_with_that_of_the_optimizer_and_its_step_is_made_there(
+    every: int,
+) -> None:
+    workload = Workload(model=load_model("mlp-4x1024"), batch_size=16, precision="bf16")
+    simulator = Simulator(workload, load_cluster("dgx-a100", 8))
+    mean = Strategy(dp=4, tp=2, sync_every=every, offload="optimizer")
+    outer = replace(mean, outer_optimizer="nesterov")
+    results = {each: simulator.simulate(each).stages[0] for each in (mean, outer)}
+    elements = elements_updated(simulator.plan(outer))
+    # A copy in fp32 and a momentum in fp32, neither of them on the device.
+    assert results[outer].memory == results[mean].memory
+    hosted = {each: stage.host_bytes for each, stage in results.items()}
+    assert hosted[outer] - hosted[mean] == 8 * elements
+    # The host reads 5 numbers and writes 4, and the parameter in bf16.
+    moved = simulator.cost.host_memory_seconds(38.0 * elements) / every
+    spent = results[outer].seconds["optimizer"] - results[mean].seconds["optimizer"]
+    assert spent == pytest.approx(moved)
+    # What replicas average crosses the link to the host twice, in fp32.
+    traffic = simulator.step(outer).traffic
+    sizes = {each.op: each.size_bytes for each in traffic if each.along == "host"}
+    assert sizes["ToHost parameters"] == pytest.approx(4 * elements / every)
+    assert sizes["ToDevice parameters"] == pytest.approx((4 / every + 2) * elements)
+    reference = simulate_reference(simulator.plan(outer), simulator.cost).result
+    for share, seconds in reference.stages[0].seconds.items():
+        assert results[outer].seconds[share] == pytest.approx(seconds, rel=1e-9)
+    assert reference.stages[0].host_bytes == hosted[outer]
 
 
 def test_flops_of_an_outer_step_are_counted(workload: Workload) -> None:

@@ -274,14 +274,6 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
             "synchronise in every step; ep = 1 or sync_every = 1 would do"
         ),
     ),
-    "devices have what is averaged": (
-        Facts(),
-        Strategy(dp=2, offload="optimizer", sync_every=8),
-        (
-            "sync_every = 8 with offload = optimizer: devices average parameters that they hold "
-            "and update themselves; sync_every = 1 would do"
-        ),
-    ),
     "outer steps follow others": (
         Facts(),
         Strategy(dp=2, outer_optimizer="nesterov"),

@@ -531,10 +531,8 @@ class Pricing:
         if program is not None and program.updates_on_host:
             moved = elements * optimizer_bytes_per_element(workload)
             updated = self.cost.host_memory_seconds(moved)
-            if program.rests_on_host:
-                return cast("float", updated)
-            copied = self.cost.host_copy_seconds(elements * workload.types.compute.itemsize)
-            return cast("float", larger(updated, copied))
+            copied = self.copied_back(workload, elements, program)
+            return cast("float", larger(updated, sum(each.seconds for each in copied)))
         half = 0.5 * elements * optimizer_bytes_per_element(workload)
         work = Work(
             kind=OpClass.MEMORY,
@@ -544,14 +542,29 @@ class Pricing:
         )
         return cast("float", self.cost.op_seconds(work))
 
+    def copied_back(
+        self, workload: Workload, elements: float, program: BlockProgram
+    ) -> tuple[Instruction, ...]:
+        """The copy that brings `elements` parameters back to the device which the host has updated;
+        none where they rest on the host. It goes on beside the optimizer's step, and waiting for it
+        counts as waiting for that."""
+        if not elements or not program.updates_on_host or program.rests_on_host:
+            return ()
+        size = elements * workload.types.compute.itemsize
+        seconds = self.collective("to_device", (), size)
+        return (Instruction(HOST, seconds, (), (), "ToDevice parameters", size),)
+
     def outer_step(self, workload: Workload, elements: float, program: BlockProgram) -> float:
         """Seconds in which an average step has its part of the outer optimizer's, for `elements`
         parameters of a block with this program: of a kernel before replicas add up differences, and
-        of one after it."""
+        of one after it; or of the host, where that has the optimizer's state."""
         outer = OUTER_OPTIMIZERS.get(program.outer_optimizer)
         if outer is None or not elements:
             return 0.0
         read, written = outer_bytes_per_element(workload, program)
+        if program.updates_on_host:
+            moved = self.cost.host_memory_seconds((read + written) * elements)
+            return cast("float", moved / program.sync_every)
         work = Work(
             kind=OpClass.MEMORY,
             flops=(1 + outer.flops_per_element) * elements,

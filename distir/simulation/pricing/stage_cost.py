@@ -36,6 +36,8 @@ class StepEnd:
     optimizer_seconds: float
     refresh_seconds: float
     """Seconds in which stored parameters are made again from their updated parts."""
+    refresh_host_seconds: float
+    """Of these, seconds of copies between a device and its host."""
     state: StateBytes
 
 
@@ -122,9 +124,13 @@ class StageCost:
     """Seconds of the optimizer's step."""
     refresh: float
     """Seconds in which stored parameters are made again from their updated parts."""
+    refresh_host: float
+    """Of these, seconds of copies between a device and its host."""
     first_gather: float
     """Seconds in which the first block's parameters are gathered for a forward pass. An action
     gathers them for the next one; the first action of a step is charged for them."""
+    first_gather_host: float
+    """Of these, seconds of copies from the host."""
     state: StateBytes
     sent_forward_bytes: float
     sent_backward_bytes: float

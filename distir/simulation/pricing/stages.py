@@ -14,6 +14,7 @@ from distir.arrays import Indices
 from distir.cost import CostModel
 from distir.cost.amounts import Amount, larger, smaller, taken
 from distir.ir.core import Node, Value
+from distir.ops.host import HOST
 from distir.ops.ring import Ring
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import (
@@ -310,6 +311,7 @@ class StagePricer:
                 BACKWARD: pricing.buckets(program, away.added),
                 WEIGHT_PART: pricing.buckets(program, away.added_late),
             }
+            refresh = pricing.refresh(program, away.held)
             self._step_ends[key] = StepEnd(
                 {kind: sum(each.seconds for each in of_kind) for kind, of_kind in buckets.items()},
                 {
@@ -320,7 +322,8 @@ class StagePricer:
                 + pricing.outer_step(self.workload, elements, program)
                 if self.workload.training
                 else 0.0,
-                sum(each.seconds for each in pricing.refresh(program, away.held)),
+                sum(each.seconds for each in refresh),
+                _host_seconds(refresh),
                 state_bytes(self.workload, program, away.held, away.added),
             )
         return self._step_ends[key]
@@ -477,13 +480,15 @@ class StagePricer:
         self, stage: UnpricedStage, chains: Sequence[tuple[BlockChain, ChainCost]], pricing: Pricing
     ) -> StageCost:
         """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
-        optimizer = refresh = 0.0
+        optimizer = refresh = refresh_host = 0.0
         state, numbers = StateBytes(), stage.size_numbers
         for pattern, count in stage.blocks:
             for _, end in pattern:
                 optimizer = optimizer + count * taken(end.optimizer_seconds, numbers)
                 refresh = refresh + count * taken(end.refresh_seconds, numbers)
+                refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
                 state = state.plus(end.state.at(numbers), count)
+        gathers = self._first_gathers(stage, pricing)
         return StageCost(
             passes=tuple(cost.cost for _, cost in chains),
             memory=stage.memory,
@@ -494,17 +499,23 @@ class StagePricer:
             },
             optimizer=optimizer,
             refresh=refresh,
-            first_gather=taken(self._first_gather(stage, pricing), numbers),
+            refresh_host=refresh_host,
+            first_gather=taken(sum(each.seconds for each in gathers), numbers),
+            first_gather_host=taken(_host_seconds(gathers), numbers),
             state=state,
             sent_forward_bytes=stage.sent_forward_bytes,
             sent_backward_bytes=stage.sent_backward_bytes,
         )
 
-    def _first_gather(self, stage: UnpricedStage, pricing: Pricing) -> float:
-        """Seconds in which the first block's parameters are gathered for a forward pass."""
+    def _first_gathers(self, stage: UnpricedStage, pricing: Pricing) -> list[Instruction]:
+        """What gathers the first block's parameters for a forward pass."""
         (passes, _), *_ = stage.blocks[0][0]
-        gathers = self._instructions_of(passes[FORWARD].own.gathers, pricing)
-        return sum(each.seconds for each in gathers)
+        return self._instructions_of(passes[FORWARD].own.gathers, pricing)
+
+
+def _host_seconds(instructions: Iterable[Instruction]) -> float:
+    """Seconds of copies between a device and its host."""
+    return sum(each.seconds for each in instructions if each.stream == HOST)
 
 
 def _typical(block_kinds: Sequence[int], kind: int) -> int:

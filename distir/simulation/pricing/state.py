@@ -110,7 +110,7 @@ def state_bytes(
     the parameters at the positions `added`.
     """
     parameters = gradients = optimizer = host = 0.0
-    kept = optimizer_state_bytes(workload) + outer_state_bytes(workload, program)
+    outer = outer_state_bytes(workload, program)
     for position, use in enumerate(program.parameters):
         trained = workload.training and use.gradient is not None
         if position not in held:
@@ -119,9 +119,9 @@ def state_bytes(
             else:
                 parameters += use.type.size_bytes
             if trained and program.updates_on_host:
-                host += use.owned_type.num_elements * updated_bytes(workload)
+                host += use.owned_type.num_elements * (updated_bytes(workload) + outer)
             elif trained:
-                optimizer += use.owned_type.num_elements * kept
+                optimizer += use.owned_type.num_elements * (optimizer_state_bytes(workload) + outer)
         if trained and position not in added and not use.gradient_on_host:
             assert use.gradient is not None
             gradient = program.values[use.gradient].type

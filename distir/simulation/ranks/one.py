@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distir.cost.amounts import larger
+from distir.ops.host import HOST
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, PAIR, CompiledSchedule, Situation
 from distir.shares import memory_shares
 from distir.simulation.pipeline.one import PipelineTime
@@ -64,9 +65,12 @@ def rank_seconds(
             for stream, seconds_waited in each.exposed:
                 exposed[stream] = exposed.get(stream, 0.0) + seconds_waited * count
         compute = busy - sum(exposed.values())
-        first = costs[compiled.first_stages[rank]].first_gather
-        refresh = sum(cost.refresh for cost in costs) + first
-        exposed["dp"] = exposed.get("dp", 0.0) + refresh
+        first = costs[compiled.first_stages[rank]]
+        refresh = sum(cost.refresh for cost in costs) + first.first_gather
+        copied = sum(cost.refresh_host for cost in costs) + first.first_gather_host
+        exposed["dp"] = exposed.get("dp", 0.0) + refresh - copied
+        if copied:
+            exposed[HOST] = exposed.get(HOST, 0.0) + copied
         if training:
             last = _settled_along(compiled, stages, rank)
             exposed[last] = exposed.get(last, 0.0) + tails[rank]

@@ -14,6 +14,7 @@ from itertools import zip_longest
 
 from distir.cost import CostModel
 from distir.errors import DeadlockError
+from distir.ops.host import HOST
 from distir.plan import Plan
 from distir.schedules import (
     COMPLETING,
@@ -546,12 +547,21 @@ class World:
                     device.clock,
                 )
             )
-        for seconds in (s for stage in own for s in self.stages[stage].optimizer_seconds):
+        flat = [self.stages[stage] for stage in own]
+        updates = [
+            each
+            for stage in flat
+            for each in zip(stage.optimizer_seconds, stage.copied_back, strict=True)
+        ]
+        for seconds, beside in updates:
+            for copied in beside:
+                span = (device.clock, device.clock + copied.seconds)
+                self.spans.append(Span(device.number, device.rank, HOST, copied.label, *span))
             span = (device.clock, device.clock + seconds)
             self.spans.append(Span(device.number, device.rank, COMPUTE, "optimizer", *span))
             device.clock += seconds
             device.optimizer += seconds
-        refreshing = [each for stage in own for each in self.stages[stage].refreshing]
+        refreshing = [each for stage in flat for each in stage.refreshing]
         for index, bucket in enumerate(refreshing):
             assert bucket.stream is not None
             start = yield from self._meet(
@@ -559,7 +569,7 @@ class World:
             )
             end = start + bucket.seconds
             self.spans.append(Span(device.number, device.rank, GRADIENTS, bucket.label, start, end))
-            device.expose("dp", end - device.clock)
+            device.expose(_charged(bucket), end - device.clock)
             device.clock = end
 
     def _gather_first(self, device: _Device) -> _Process:
@@ -570,7 +580,7 @@ class World:
             start = yield from self._meet(device, gather.mesh_axes, device.clock, ("first", index))
             end = start + gather.seconds
             self.spans.append(Span(device.number, device.rank, GRADIENTS, gather.label, start, end))
-            device.expose("dp", end - device.clock)
+            device.expose(_charged(gather), end - device.clock)
             device.clock = end
 
     def _note(
@@ -625,6 +635,12 @@ class World:
             tuple(device.peak_bytes for device in self.devices),
             tuple(tuple(device.buffer_bytes_at_peak) for device in self.devices),
         )
+
+
+def _charged(moved: Instruction) -> str:
+    """The choice for which waiting counts at the end of a step: the host's copies for the host, and
+    all that moves parameters between devices for `dp`."""
+    return HOST if moved.stream == HOST else "dp"
 
 
 __all__ = ["ActionSpan", "ReferenceRun", "Span", "simulate_reference"]

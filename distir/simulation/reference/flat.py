@@ -104,6 +104,10 @@ class FlatStage:
     storage_bytes: dict[int, int] = field(default_factory=dict[int, int])
     buffers: set[int] = field(default_factory=set[int])
     optimizer_seconds: list[float] = field(default_factory=list[float])
+    copied_back: list[tuple[Instruction, ...]] = field(
+        default_factory=list[tuple[Instruction, ...]]
+    )
+    """Per entry of `optimizer_seconds` what is copied from the host beside it."""
     refreshing: list[Instruction] = field(default_factory=list[Instruction])
     first_gathers: list[Instruction] = field(default_factory=list[Instruction])
     state: StateBytes = field(default_factory=StateBytes)
@@ -290,7 +294,8 @@ def _add_state(
             elements = use.owned_type.num_elements
             trained += elements
             if program.updates_on_host:
-                size = float(elements * updated_bytes(workload))
+                kept = updated_bytes(workload) + outer_state_bytes(workload, program)
+                size = float(elements * kept)
                 flat.state = flat.state.plus(StateBytes(host=size))
             else:
                 kept = optimizer_state_bytes(workload) + outer_state_bytes(workload, program)
@@ -299,6 +304,7 @@ def _add_state(
     if workload.training:
         seconds = pricing.optimizer(workload, trained, program)
         flat.optimizer_seconds.append(seconds + pricing.outer_step(workload, trained, program))
+        flat.copied_back.append(pricing.copied_back(workload, trained, program))
         flat.refreshing.extend(pricing.refresh(program, without=away.held))
 
 
