@@ -1,7 +1,9 @@
 """What fits: the largest batch, sequence or model, or the fewest devices, in a memory.
 
 The answer is found by doubling until nothing fits any more, and by bisection between the last size
-that fits and the first that does not; what is larger is taken to need more memory. Of one strategy
+that fits and the first that does not; what is larger is taken to need more memory. Where it is
+known how full the memory is at two sizes, tries are made where it would be full if that grew
+evenly. What fits with all layers recomputed fits where a plan may choose. Of one strategy
 a size is simulated; of a space the strategy with the least memory is looked for by certified
 search, whose memory bounds tell quickly where nothing fits.
 """
@@ -17,7 +19,7 @@ from autotune.problem import Problem
 from distir.errors import DistirError
 from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS
 from distir.metrics import peak_memory_bytes
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
 from distir.workload import Workload
 
 Size = Literal["batch", "sequence", "layers", "devices"]
@@ -53,6 +55,8 @@ class Tried:
     """Why nothing fits; empty where something does."""
     refused: bool = False
     """Whether there is no plan of that size, whatever the memory."""
+    filled: float | None = None
+    """The memory that is taken over what there is; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +130,29 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
     """How much fits with a strategy, or, where none is given, with any of the problem's space.
 
     Of a strategy the number of microbatches stays, and its replicas change with the number of
-    devices. Raises `DistirError` for what cannot be varied, such as the layers of a model file.
+    devices. Raises `DistirError` for what cannot be varied, such as the layers of a model file, and
+    for spaces that cannot be searched for what fits.
     """
     sizes = _SIZES[what](problem, strategy)
     if strategy is not None and what != "devices":
         sizes = sizes.possible()
+    fewest = what == "devices"
+    fitting = 0 if fewest else _surely(sizes, strategy)
     tried: dict[int, Tried] = {}
 
     def at(step: int) -> Tried:
-        return tried.setdefault(step, _tried(sizes, sizes.size(step)))
+        if step not in tried:
+            size = sizes.size(step)
+            known = Tried(size, sizes.strategy(size), "") if step <= fitting else None
+            tried[step] = known or _tried(sizes, size)
+        return tried[step]
 
-    fewest = what == "devices"
-    best = _first(at, sizes.steps) if fewest else _last(at, sizes.steps)
+    best = _first(at, sizes.steps) if fewest else _last(at, sizes.steps, fitting)
     if best is None:
-        return Fit(what, None, None, at(sizes.steps if fewest else 1).reason, _ordered(tried))
+        last = at(sizes.steps if fewest else 1)
+        if last.refused and strategy is None:
+            raise DistirError(last.reason)
+        return Fit(what, None, None, last.reason, _ordered(tried))
     beyond = best - 1 if fewest else best + 1
     limit = at(beyond).reason if 1 <= beyond <= sizes.steps else sizes.end
     return Fit(what, at(best).size, at(best).strategy, limit, _ordered(tried))
@@ -149,18 +162,42 @@ def _ordered(tried: Mapping[int, Tried]) -> tuple[Tried, ...]:
     return tuple(tried[step] for step in sorted(tried))
 
 
-def _last(at: Callable[[int], Tried], steps: int) -> int | None:
-    """The last step that fits, given that the steps before it do."""
-    if at(1).strategy is None:
+def _surely(sizes: _Sizes, strategy: Strategy | None) -> int:
+    """Steps that fit for sure: where a plan chooses which layers recompute, those with which all of
+    them do."""
+    if strategy is None or strategy.recompute != AUTO:
+        return 0
+    full = replace(sizes, strategy=lambda size: replace(strategy, recompute="full"))
+    return _last(lambda step: _tried(full, full.size(step)), full.steps) or 0
+
+
+def _last(at: Callable[[int], Tried], steps: int, fitting: int = 0) -> int | None:
+    """The last step that fits, given that the steps before it do, and that the first `fitting`
+    do."""
+    if not fitting and at(1).strategy is None:
         return None
-    low, high = 1, 2
-    while high <= steps and at(high).strategy is not None:
-        low, high = high, 2 * high
-    high = min(high, steps + 1)
+    low, further, full = max(1, fitting), 1, None
+    while low + further <= steps and at(low + further).strategy is not None:
+        full = None if low == fitting else _full_at(at, low, low + further)
+        low, further = low + further, 2 * further
+        if full is not None:
+            further = min(further, max(1, full - low))
+    high, evenly = min(low + further, steps + 1), True
     while high - low > 1:
-        middle = (low + high) // 2
+        full = _full_at(at, low, high) if evenly and high <= steps else None
+        middle = (low + high) // 2 if full is None else min(max(full, low + 1), high - 1)
         low, high = (middle, high) if at(middle).strategy is not None else (low, middle)
+        evenly = not evenly
     return low
+
+
+def _full_at(at: Callable[[int], Tried], low: int, high: int) -> int | None:
+    """The last step with which memory would not be more than full if it grew evenly from one step
+    to another; None if that is not known."""
+    least, most = at(low).filled, at(high).filled
+    if least is None or most is None or not least < most:
+        return None
+    return low + int((1 - least) / (most - least) * (high - low))
 
 
 def _first(at: Callable[[int], Tried], steps: int) -> int | None:
@@ -176,7 +213,9 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
         result = problem.simulator.simulate(strategy)
     except DistirError as error:
         return Tried(size, None, str(error), refused=True)
-    return Tried(size, strategy if result.feasible else None, result.reason or "")
+    memory, found = result.memory, strategy if result.feasible else None
+    filled = (memory["tensors_bytes"] + memory["reserve_bytes"]) / memory["limit_bytes"]
+    return Tried(size, found, result.reason or "", filled=filled)
 
 
 def _of_space(problem: Problem, size: int) -> Tried:

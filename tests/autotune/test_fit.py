@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,38 @@ def test_the_size_found_fits_and_the_next_does_not(
         assert result.feasible == fits
     assert "out of memory" in found.limited_by
     assert {each.size for each in found.tried} >= {found.size, found.size + step}
+
+
+def test_memory_that_grows_evenly_is_filled_in_few_tries(problem: Problem) -> None:
+    found = fit(problem, "batch", SHARDED)
+    assert found.size is not None
+    assert len(found.tried) <= (found.size // SHARDED.dp).bit_length() + 4
+
+
+@pytest.mark.slow(seconds=5)
+@pytest.mark.parametrize("strategy", [Strategy(recompute="auto"), Strategy(pp=2, recompute="auto")])
+def test_where_a_plan_chooses_fits_at_least_what_fits_with_all_layers_recomputed(
+    strategy: Strategy,
+) -> None:
+    asked = load_problem(
+        "gpt2", cluster="p3-v100-16gb", devices=strategy.devices, batch_size=8, sequence_length=512
+    )
+    chosen = fit(asked, "layers", strategy)
+    full = fit(asked, "layers", replace(strategy, recompute="full"))
+    assert chosen.size is not None
+    assert full.size is not None
+    assert chosen.size >= full.size
+    assert chosen.strategy == strategy
+
+
+def test_a_space_in_which_plans_choose_is_said_not_to_be_searched_for_what_fits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["run", "--model", "gpt2", "--devices", "8", "--fit", "layers", "--recompute", "auto"]
+    assert main(asked) == 2
+    told = capsys.readouterr()
+    assert "state none, selective or full" in told.err
+    assert "Nothing fits" not in told.out
 
 
 @pytest.mark.slow(seconds=4)

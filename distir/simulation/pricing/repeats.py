@@ -47,11 +47,16 @@ def repeated_blocks(blocks: Sequence[_Hashable]) -> list[RepeatedBlocks[_Hashabl
     chain: list[RepeatedBlocks[_Hashable]] = []
     begin, end = 0, len(blocks)
     while begin < end:
-        period, copies = 1, 1
+        period, copies, reach = 1, 1, 1
         for shift in range(1, (end - begin) // 2 + 1):
-            shift_copies = 1 + _equal_blocks(numbers, begin, shift) // shift
+            # Where the pattern breaks off, one a little longer does, too: the blocks before that
+            # are `period` apart from equal ones.
+            if shift <= reach - period and reach // shift * shift <= period * copies:
+                continue
+            equal = _equal_blocks(numbers, begin, shift)
+            shift_copies = 1 + equal // shift
             if shift_copies > 1 and shift_copies * shift > period * copies:
-                period, copies = shift, shift_copies
+                period, copies, reach = shift, shift_copies, shift + equal
         chain.append((tuple(blocks[begin : begin + period]), copies))
         begin += period * copies
     return chain
