@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from autotune.exhaustive.certified import certify
+from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
 from distir.errors import DistirError
 from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS
@@ -167,7 +168,12 @@ def _surely(sizes: _Sizes, strategy: Strategy | None) -> int:
     them do."""
     if strategy is None or strategy.recompute != AUTO:
         return 0
-    full = replace(sizes, strategy=lambda size: replace(strategy, recompute="full"))
+    recomputed = replace(strategy, recompute="full")
+
+    def all_of(_: int) -> Strategy:
+        return recomputed
+
+    full = replace(sizes, strategy=all_of)
     return _last(lambda step: _tried(full, full.size(step)), full.steps) or 0
 
 
@@ -213,9 +219,8 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
         result = problem.simulator.simulate(strategy)
     except DistirError as error:
         return Tried(size, None, str(error), refused=True)
-    memory, found = result.memory, strategy if result.feasible else None
-    filled = (memory["tensors_bytes"] + memory["reserve_bytes"]) / memory["limit_bytes"]
-    return Tried(size, found, result.reason or "", filled=filled)
+    filled = float(needed_bytes(result.metrics)) / problem.memory_bytes
+    return Tried(size, strategy if result.feasible else None, result.reason or "", filled=filled)
 
 
 def _of_space(problem: Problem, size: int) -> Tried:
