@@ -126,20 +126,23 @@ def _filled(best: _Found, cuts: tuple[int, ...], costs: LayerCosts, planning: Pl
     room = np.full(len(schedule.stages_of_ranks), room_bytes)
     fits, exceeds = np.full(len(room), -np.inf), np.full(len(room), np.inf)
     for _ in range(TRIES):
-        picked = pick(costs, bounds, schedule.peak_in_flight, room)
+        picked, needed = pick(costs, bounds, schedule.peak_in_flight, room)
         if picked not in known:
             plan = planning.planned(cuts, picked)
             known[picked] = _Found(plan, planning.simulate(plan))
         held = np.array([report.peak_memory_bytes for report in known[picked].result.stages])
         over = held > room_bytes
-        exceeds = np.where(over, np.minimum(exceeds, room), exceeds)
+        # With any room from what the choice was taken to need, it is the same.
+        least = np.minimum(room, needed)
+        exceeds = np.where(over, np.minimum(exceeds, least), exceeds)
         fits = np.where(over, fits, np.maximum(fits, room))
         between = np.isfinite(fits) & np.isfinite(exceeds)
         with np.errstate(invalid="ignore"):
             halfway = (fits + exceeds) / 2
-        room = np.where(between, halfway, room + (room_bytes - held) * FURTHER)
+        further = np.where(over, least, room) + (room_bytes - held) * FURTHER
+        room = np.where(between, halfway, further)
     if np.isfinite(fits).all():
-        picked = pick(costs, bounds, schedule.peak_in_flight, fits)
+        picked, _ = pick(costs, bounds, schedule.peak_in_flight, fits)
         if picked not in known:
             plan = planning.planned(cuts, picked)
             known[picked] = _Found(plan, planning.simulate(plan))
@@ -164,10 +167,12 @@ def _moves(found: _Found) -> Iterator[tuple[int, ...]]:
 
 def pick(
     costs: LayerCosts, bounds: Sequence[int], flight: PeakInFlight, room: Floats
-) -> tuple[str, ...]:
-    """A policy per block, with which every rank holds at most its `room` and takes least time.
-    Where no choice does, its layers hold as little as they can."""
+) -> tuple[tuple[str, ...], Floats]:
+    """A policy per block, with which every rank holds at most its `room` and takes least time; and
+    the bytes that each rank then holds. Where no choice does, its layers hold as little as they
+    can."""
     chosen = np.zeros(bounds[-1], np.int64)
+    needed = np.zeros(len(room))
     first = 0
     for rank, stages in enumerate(flight.stages_of_ranks):
         counts = np.array(flight.counts, np.float64)[:, first : first + len(stages)]
@@ -179,10 +184,11 @@ def pick(
         fullest = int(kept.sum(axis=1).argmax())
         held = forward[fullest] * costs.after_forward[:, blocks]
         held = held + backward[fullest] * costs.after_backward[:, blocks]
-        free = float(room[rank]) - float(costs.state[blocks].sum())
-        chosen[blocks] = knapsack(costs.seconds[:, blocks], held, free)
+        state = float(costs.state[blocks].sum())
+        chosen[blocks] = knapsack(costs.seconds[:, blocks], held, float(room[rank]) - state)
+        needed[rank] = state + held[chosen[blocks], np.arange(len(blocks))].sum()
     ordered: list[int] = _ordered(chosen, costs.kinds, bounds).tolist()
-    return tuple(POLICIES[choice] for choice in ordered)
+    return tuple(POLICIES[choice] for choice in ordered), needed
 
 
 def _run(bounds: Sequence[int], stage: int) -> tuple[int, int]:

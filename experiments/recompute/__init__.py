@@ -1,0 +1,1 @@
+"""What a choice per layer of what recomputes gains, where memory is tight."""
