@@ -78,7 +78,8 @@ class Axes:
     def along(self, value: Value, axis: Axis) -> Axis | None:
         """The axis of a value that is split wherever `axis` is: `axis` itself, or one with the same
         leader. None if the value carries neither."""
-        if axis in self.of(value):
+        carried = self._carried.get(value)  # `of`, which is asked for most of the time in a search
+        if axis in (self.of(value) if carried is None else carried):
             return axis
         led = self._led.get(value)
         if led is None:

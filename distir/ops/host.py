@@ -80,8 +80,9 @@ def rests_on_host(op: Op) -> bool:
 
 def device_bytes(node: Node) -> tuple[int, ...]:
     """Per result of a node, the bytes that it takes on the device if it is no view."""
-    on_host = rests_on_host(node.op)
-    return tuple(0 if on_host else value.type.size_bytes for value in node.results)
+    if rests_on_host(node.op):
+        return (0,) * len(node.results)
+    return tuple([value.type.size_bytes for value in node.results])
 
 
 __all__ = ["HOST", "HostCopy", "Landed", "ToDevice", "ToHost", "device_bytes", "rests_on_host"]

@@ -60,16 +60,23 @@ class BlockPass:
 def elements_of(values: Mapping[Local, Value], axes: Axes) -> Callable[[Value], object]:
     """Which elements a value has: those of its axes, as they are split. Axes say it for every size
     alike; that two sizes happen to be equal means nothing."""
+    locals_ = {value: local for local, value in values.items()}
     known: dict[Value, object] = {}
-    for local, value in values.items():
-        own = axes.tied_of(local.value)
-        split = ((place, spot) for place, spot in enumerate(local.layout) if isinstance(spot, Axis))
-        known[value] = own, frozenset((place, axes.ties.get(spot, spot)) for place, spot in split)
 
     def elements(value: Value) -> object:
-        return known.get(value, value)
+        found = known.get(value)
+        if found is None:
+            local = locals_.get(value)
+            found = known[value] = value if local is None else _elements(local, axes)
+        return found
 
     return elements
+
+
+def _elements(local: Local, axes: Axes) -> object:
+    split = [(place, spot) for place, spot in enumerate(local.layout) if isinstance(spot, Axis)]
+    tied = frozenset([(place, axes.ties.get(spot, spot)) for place, spot in split])
+    return axes.tied_of(local.value), tied
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -418,14 +418,15 @@ class Planner:
         exchanged: frozenset[Axis],
         recomputed: str,
     ) -> BlockStep:
-        key = (first, lowered, padded, exchanged, recomputed)
+        policy = recomputed if first in self.program.layers else "none"
+        # Where nothing is recomputed, nobody asks what is exchanged.
+        key = (first, lowered, padded, exchanged if policy != "none" else None, policy)
         if key not in self._steps:
             blocks = self.program.blocks
             block = blocks.blocks[first]
             narrow = self.narrow and self.workload.types.product is not None
             step = build_step(blocks, block, lowered, self.workload.training, padded, narrow=narrow)
             if self.workload.training:
-                policy = recomputed if first in self.program.layers else "none"
                 dropped = RECOMPUTE.get(policy)(blocks, step, exchanged) | views_of_parameters(step)
                 if self.fuse:
                     dropped |= inside_kernels(step)

@@ -110,8 +110,10 @@ class Rule:
 def explain(rules: Iterable[Rule], strategy: Strategy) -> str | None:
     """The reason of the first rule that the strategy breaks, or `None`."""
     chosen = {name: getattr(strategy, name) for name in FIELDS}
-    reasons = (rule.reason(chosen) for rule in rules)
-    return next((reason for reason in reasons if reason is not None), None)
+    for rule in rules:
+        if rule.fault(chosen) is not None:
+            return rule.reason(chosen)
+    return None
 
 
 def explain_many(rules: Iterable[Rule], strategies: Strategies) -> dict[int, str]:

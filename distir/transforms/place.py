@@ -168,7 +168,11 @@ class Placement:
                 op = Sum()
         kinds = self.axes.kinds[node]
         indices = range(len(self.mesh.names))
-        spots = [self._choose(node, operands, index, kinds) for index in indices]
+        homes = [self.home[value] for value in operands if value in self.home]
+        if any([Pending.SUM in home.layout for home in homes]):
+            spots = [self._choose(node, operands, index, kinds) for index in indices]
+        else:
+            spots = [self._listed(node, operands, index, kinds) for index in indices]
         travels = circulation(node, operands, spots, self.home, self.axes, self._rings)
         locals_ = tuple(
             self.require(value, travels.operand(i, self._operand_layout(value, spots)))
