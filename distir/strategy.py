@@ -84,6 +84,11 @@ def _parsed(axes: str) -> dict[str, tuple[str, ...]]:
 
 
 def _read_lists(axes: object) -> dict[str, tuple[str, ...]]:
+    if axes == AUTO:
+        raise StrategyError(
+            "axes = auto stands for all lists of a space, which run, grid and compare search; "
+            "expected the list of one strategy, such as tp=heads,ffn"
+        )
     lists: dict[str, tuple[str, ...]] = {}
     for user, names in _stated_lists(axes):
         own = own_degree(user)

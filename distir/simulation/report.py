@@ -145,7 +145,8 @@ def _memory_reason(plan: Plan, cost: CostModel, fullest: StageReport) -> str | N
     holders = ", ".join(
         f"{share_heading(share)} {format_bytes(size)}" for share, size in largest if size
     )
+    anyway = " with all its layers recomputed" if set(fullest.recomputed) == {"full"} else ""
     return (
         f"out of memory: stage {fullest.stage} of {plan.strategy.pp} needs {format_bytes(needed)} "
-        f"of {format_bytes(capacity)} per device ({holders}{reserve})"
+        f"of {format_bytes(capacity)} per device{anyway} ({holders}{reserve})"
     )

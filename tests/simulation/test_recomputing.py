@@ -93,6 +93,12 @@ def test_where_everything_fits_nothing_is_recomputed() -> None:
     assert all(set(stage.recomputed) == {"none"} for stage in found.stages)
 
 
+def test_a_budget_that_no_recomputation_meets_is_said_to_be_one() -> None:
+    found = simulator("gpt3-13B", "dgx-a100-40gb").simulate(Strategy(tp=2, recompute="auto"))
+    assert not found.feasible
+    assert "with all its layers recomputed" in (found.reason or "")
+
+
 def test_many_at_once_are_each_alone() -> None:
     own = simulator("gpt3-6.7B", "dgx-a100-40gb")
     strategies = [TIGHT, replace(TIGHT, recompute="full"), replace(TIGHT, microbatches=16)]
