@@ -7,6 +7,7 @@ place of ours: our time without any, and 10 us for each of the original's ops pe
 
 from __future__ import annotations
 
+import ast
 import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distir import Simulator, Workload
+from distir import Workload
 from distir.errors import StrategyError
 from experiments.distir_paper import original
 from experiments.distir_paper.statistics import spearman
@@ -70,6 +71,12 @@ def _workload(row: Mapping[str, str]) -> Workload:
     return original.mlp_training(model, batch, dtype)
 
 
+def _table(row: Mapping[str, str]) -> dict[int, tuple[float, float, float]]:
+    """What the row's all-reduces take instead of what its links give, by number of devices."""
+    stated = row["allreduce_parameters"]
+    return ast.literal_eval(stated) if stated.startswith("{") else {}
+
+
 def _compare(row: Mapping[str, str]) -> Compared:
     strategy, workload = _strategy(row), _workload(row)
     cluster = original.cluster(
@@ -80,8 +87,9 @@ def _compare(row: Mapping[str, str]) -> Compared:
     )
     stack = original.simple_stack()
     unlaunched = replace(stack, eager_launch_seconds=0.0)
-    result = Simulator(workload, cluster, stack).simulate(strategy)
-    free = Simulator(workload, cluster, unlaunched).simulate(strategy)
+    table = _table(row)
+    result = original.simulator(workload, cluster, stack, table).simulate(strategy)
+    free = original.simulator(workload, cluster, unlaunched, table).simulate(strategy)
     latency = float(row["latency_s"])
     launches = LAUNCH_SECONDS * int(row["ops"]) / strategy.devices
     return Compared(
