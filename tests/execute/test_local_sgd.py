@@ -4,6 +4,7 @@ it."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from distir.ops.collective import Collective
 from distir.ops.optimizer import NesterovStep
 from distir.plan import Plan
 from distir.simulation.reference.engine import simulate_reference
-from distir.strategy import Strategy
+from distir.strategy import OFFLOADS, Strategy
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +200,41 @@ def test_an_outer_state_rests_with_that_of_the_optimizer_and_its_step_is_made_th
     for share, seconds in reference.stages[0].seconds.items():
         assert results[outer].seconds[share] == pytest.approx(seconds, rel=1e-9)
     assert reference.stages[0].host_bytes == hosted[outer]
+
+
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("seed", range(5))
+def test_engines_agree_on_what_rests_on_hosts_whatever_rests_there(seed: int) -> None:
+    chance = random.Random(seed)
+    workload = Workload(
+        model=load_model(chance.choice(["gpt2", "t5-small"])), batch_size=16, sequence_length=64
+    )
+    compared = 0
+    while compared < 3:
+        every = chance.choice([1, 2, 8])
+        strategy = Strategy(
+            dp=chance.choice([1, 2]),
+            tp=chance.choice([1, 2]),
+            pp=chance.choice([1, 2]),
+            microbatches=chance.choice([2, 4]),
+            schedule=chance.choice(["1f1b", "gpipe", "zb-h1", "chimera"]),
+            zero=chance.choice([0, 1, 2, 3]) if every == 1 else 0,
+            recompute=chance.choice(["none", "full", "auto"]),
+            offload=",".join(each for each in OFFLOADS if chance.random() < 0.5),
+            sync_every=every,
+            outer_optimizer=chance.choice(["mean", "nesterov"]) if every > 1 else "mean",
+        )
+        simulator = Simulator(workload, load_cluster("dgx-a100", strategy.devices))
+        if simulator.explain(strategy) is not None:
+            continue
+        compared += 1
+        plan = simulator.plan(strategy)
+        found = simulator.simulate_plan(plan)
+        reference = simulate_reference(plan, simulator.cost).result
+        for ours, theirs in zip(found.stages, reference.stages, strict=True):
+            assert ours.host_bytes == pytest.approx(theirs.host_bytes)
+            assert ours.memory == pytest.approx(theirs.memory)
+            assert ours.seconds == pytest.approx(theirs.seconds, abs=1e-12)
 
 
 def test_flops_of_an_outer_step_are_counted(workload: Workload) -> None:
