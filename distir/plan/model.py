@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from distir.axes.model import Axes, Axis
 from distir.cost.amounts import smaller
@@ -234,7 +235,7 @@ class BlockProgram:
         read = {value for node in self.computed_backward for value in node.operands}
         if read.isdisjoint(shard for _, shard in shards):
             return 0.0
-        found: dict[Value, float] = {}
+        found: dict[Value, Any] = {}
         for local, shard in shards:
             spots = zip(mesh.names, local.layout, strict=True)
             if all(spot is None for name, spot in spots if name in mesh.sharding):
