@@ -139,16 +139,21 @@ def test_what_fits_with_balanced_stages_fits_with_refined_ones(share: int) -> No
 
 @shares(6, seconds=4)
 def test_twice_the_batch_never_takes_less_time(share: int) -> None:
-    """With microbatches that are twice as large."""
+    """With microbatches that are twice as large, and stages that begin at the same blocks. Where each
+    begins where its own cut says, it may take less by what cuts nearby may be faster."""
     rng = random.Random(100 + share)
     seen = 0
     for name, stack, strategy in strategies(rng):
         small, large = (simulator(name, stack, strategy.devices, size) for size in (192, 384))
         if small.explain(strategy):
             continue
+        both = large.plan(strategy)
+        once = large.simulate_plan(both).metrics["iteration_seconds"]
+        cut = [stage.blocks[0] for stage in both.stages[1:]]
+        alike = small.simulate_plan(small.planner.plan(strategy, cut))
+        assert once >= alike.metrics["iteration_seconds"], (name, stack, strategy.label)
         seconds = small.simulate(strategy).metrics["iteration_seconds"]
-        once = large.simulate(strategy).metrics["iteration_seconds"]
-        assert once >= seconds, (name, stack, strategy.label)
+        assert once >= seconds * (1 - MOST), (name, stack, strategy.label)
         seen += 1
         if seen == 20:
             break
