@@ -50,7 +50,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ from distir.simulation.pricing.instructions import (
     product_works,
 )
 from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
-from distir.simulation.pricing.stage_cost import ChargedBlock
+from distir.simulation.pricing.stage_cost import ChargedBlock, StageCost, UnpricedStage
 from distir.simulation.pricing.stages import LINKS, StagePricer
 from distir.simulation.pricing.state import state_bytes
 from distir.simulation.pricing.tied import charged_elsewhere_in_stage
@@ -274,6 +274,17 @@ class _Products:
             kernels += np.sum(cost.least_product_seconds(part), axis=0)
             launches += np.sum(cost.least_launch_seconds(part), axis=0)
         return np.asarray(cost.host_bound_seconds(kernels, launches))
+
+
+class _Begun(NamedTuple):
+    """The model as one stage of a kind's programs, before it is priced."""
+
+    programs: ModelPrograms
+    kept: Sequence[BlockProgram]
+    """The blocks as they leave most behind and take least."""
+    together: Sequence[BlockProgram]
+    """The same with all uses of a parameter in one stage."""
+    stage: UnpricedStage
 
 
 class Bounds:
@@ -604,51 +615,69 @@ class Bounds:
         priced = PricedPrograms(
             self._pricer.of_many(len(first)), wanted[0][0], placement, some.taken(first)
         )
-        splits, done = bool(sizes.splits.any()), 0
-        for number, (kind, which) in enumerate(wanted):
-            self._step()
-            own = place[done : done + len(which)]
-            try:
-                rows = self._stage(kind, priced, splits)
-            except Divergence as divergence:
-                ends = np.cumsum([len(each) for _, each in wanted])[:-1]
-                left = list(zip(wanted, np.split(place, ends), strict=True))[number:]
-                for where in (divergence.where, ~divergence.where):
-                    parts = [(each, rows[where[at]]) for (each, rows), at in left]
-                    parts = [(each, rows) for each, rows in parts if len(rows)]
-                    if parts:
-                        self._add(found, parts, placement, sizes)
-                return
+        ends = np.cumsum([len(which) for _, which in wanted])[:-1]
+        places = np.split(place, ends)
+        self._step()
+        try:
+            every = self._stages([kind for kind, _ in wanted], priced, bool(sizes.splits.any()))
+        except Divergence as divergence:
+            for where in (divergence.where, ~divergence.where):
+                parts = [
+                    (kind, which[where[at]])
+                    for (kind, which), at in zip(wanted, places, strict=True)
+                ]
+                parts = [part for part in parts if len(part[1])]
+                if parts:
+                    self._add(found, parts, placement, sizes)
+            return
+        for rows, (_, which), own in zip(every, wanted, places, strict=True):
             for row, amount in enumerate(rows):
                 found[row, which] = np.broadcast_to(amount, len(first))[own]
-            done += len(which)
 
-    def _stage(self, kind: ProgramKind, priced: PricedPrograms, splits: bool) -> list[Amount]:
-        """The rows of a `_Wholes`."""
-        pricer, pricing, programs = priced.pricer, priced.pricing, priced.of(kind)
-        program, every = self._workload.program, tuple(range(len(programs.kept)))
+    def _stages(
+        self, kinds: Sequence[ProgramKind], priced: PricedPrograms, splits: bool
+    ) -> list[list[Amount]]:
+        """The rows of a `_Wholes` for each of some kinds, whose passes are priced together."""
+        begun = [self._begun(kind, priced, splits) for kind in kinds]
+        costs = priced.pricer.price([each.stage for each in begun], priced.pricing)
+        return [
+            self._rows(each, cost, priced, splits) for each, cost in zip(begun, costs, strict=True)
+        ]
 
-        def repeated(chosen: Sequence[BlockProgram]) -> list[RepeatedBlocks[ChargedBlock]]:
-            stage = Stage(0, every, tuple(chosen))
-            uses = charged_elsewhere_in_stage(program, ((0,),), [stage], 0)
-            return repeated_blocks(list(zip(chosen, uses, strict=True)))
-
+    def _begun(self, kind: ProgramKind, priced: PricedPrograms, splits: bool) -> _Begun:
+        """The model of a kind as one stage."""
+        programs = priced.of(kind)
         # With the uses of a parameter in one stage, its gradient moves least; in several, less of
         # it is held.
         kept = programs.kept
         if programs.chooses:
             # A layer that is computed again copies less to the host.
             kept = [each.hosted.without if each.hosted is not None else each for each in kept]
-        together = in_one_stage(program, every, kept)
-        stage = pricer.unpriced_stage(repeated(together), pricing, splits, waits_for_gathers=False)
-        (cost,) = pricer.price([stage], pricing)
-        state = pricer.state_of(repeated(programs.kept), pricing)
-        least = programs.recomputed if programs.chooses else together
+        together = in_one_stage(self._workload.program, tuple(range(len(kept))), kept)
+        blocks = self._charged(together)
+        stage = priced.pricer.unpriced_stage(
+            blocks, priced.pricing, splits, waits_for_gathers=False
+        )
+        return _Begun(programs, kept, together, stage)
+
+    def _charged(self, chosen: Sequence[BlockProgram]) -> list[RepeatedBlocks[ChargedBlock]]:
+        """The blocks of the model, all of which are in one stage."""
+        stage = Stage(0, tuple(range(len(chosen))), tuple(chosen))
+        uses = charged_elsewhere_in_stage(self._workload.program, ((0,),), [stage], 0)
+        return repeated_blocks(list(zip(chosen, uses, strict=True)))
+
+    def _rows(
+        self, begun: _Begun, cost: StageCost, priced: PricedPrograms, splits: bool
+    ) -> list[Amount]:
+        """The rows of a `_Wholes`."""
+        pricer, pricing, programs = priced.pricer, priced.pricing, begun.programs
+        state = pricer.state_of(self._charged(programs.kept), pricing)
+        least = programs.recomputed if programs.chooses else begun.together
         held = pricer.after_forward(repeated_blocks(least))
         passes: list[Amount] = [each.seconds for each in cost.passes]
         missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
         occupied: list[Amount] = []
-        for of_stream in pricer.occupied_seconds(stage, pricing, STREAMS):
+        for of_stream in pricer.occupied_seconds(begun.stage, pricing, STREAMS):
             occupied += [*of_stream, *missing]
         once: list[Amount] = [cost.optimizer, cost.refresh, held]
         settled = cost.settling.get(BACKWARD)
@@ -658,10 +687,10 @@ class Bounds:
             0.0 if settled is None else larger(0.0, settled.done - hidden),
             cost.first_gather,
             sum(value.type.size_bytes for value in middle.outputs),
-            sum(each.read_again_bytes for each in kept),
+            sum(each.read_again_bytes for each in begun.kept),
         ]
         at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
-        undivided = self._undivided(pricer, together, pricing, splits)
+        undivided = self._undivided(pricer, begun.together, pricing, splits)
         layers = self._layers(pricer, programs, pricing, splits)
         return [*passes, *missing, *occupied, *once, *at_rest, *undivided, *layers]
 

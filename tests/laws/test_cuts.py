@@ -139,8 +139,8 @@ def test_what_fits_with_balanced_stages_fits_with_refined_ones(share: int) -> No
 
 @shares(6, seconds=4)
 def test_twice_the_batch_never_takes_less_time(share: int) -> None:
-    """With microbatches that are twice as large, and stages that begin at the same blocks. Where each
-    begins where its own cut says, it may take less by what cuts nearby may be faster."""
+    """With microbatches that are twice as large, and stages that begin at the same blocks. Where
+    stages begin as either is cut, it may take less by what cuts nearby may be faster."""
     rng = random.Random(100 + share)
     seen = 0
     for name, stack, strategy in strategies(rng):

@@ -5,7 +5,7 @@ Strategies that differ only in their schedule have the same program size, and sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,8 @@ from distir.simulation.pricing.tied import (
 from distir.simulation.ranks.many import ArrangementGroup
 
 if TYPE_CHECKING:
-    from distir.simulation.pricing.stage_cost import UnpricedStage
+    from distir.simulation.pricing.chains import PassCost
+    from distir.simulation.pricing.stage_cost import StageCost, UnpricedStage
 
 
 Between = tuple[tuple[int, ...], ...]
@@ -59,6 +60,10 @@ microbatches."""
 _Pair = tuple[_Programs, _Programs]
 """The blocks of two stages: of one with a forward pass, and of one with a backward pass that runs
 beside it."""
+
+_Overlapping = tuple[AlikeArrangements, int, Indices, list[_Pair]]
+"""Arrangements, the number of a set of overlapped pairs, those that have it, by their positions
+among the arrangements, and the pairs."""
 
 LONG = 3
 """Patterns with at least this many copies are priced together, whatever their numbers of copies:
@@ -130,11 +135,21 @@ class StageRows:
         in parts if the sizes of a kind turn out to lead to different programs."""
         begun = [own for each in kinds for own in self._begun(each, sizes)]
         refine(self.known_cuts, [own.found for own in begun])
+        alike: dict[tuple[int, bool], list[_KindRows]] = {}
         for own in begun:
+            alike.setdefault((id(own.pricer), own.splits), []).append(own)
+        for members in alike.values():
             try:
-                own.add()
-            except Divergence as divergence:
-                self.add(own.of.parted(divergence), sizes)
+                _add_together(members)
+            except Divergence:
+                for own in members:
+                    self._add_alone(own, sizes)
+
+    def _add_alone(self, own: _KindRows, sizes: ProgramSizes) -> None:
+        try:
+            _add_together([own])
+        except Divergence as divergence:
+            self.add(own.of.parted(divergence), sizes)
 
     def _begun(self, of: SizesOfKind, sizes: ProgramSizes) -> list[_KindRows]:
         """The program sizes of a kind, cut but for refining, as one or in parts."""
@@ -235,7 +250,39 @@ def _num_stages(ranks: StagesOfRanks) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
+def _add_together(kinds: Sequence[_KindRows]) -> None:
+    """Adds the rows of kinds with the same pricer, whose stages and overlapped pairs are priced
+    together."""
+    pricer, pricing = kinds[0].pricer, kinds[0].pricing
+    unpriced = [own.unpriced for own in kinds]
+    stages = pricer.price([stage for each in unpriced for _, stage in each.stages], pricing)
+    pairs = pricer.price_pairs([pair for each in unpriced for pair in each.overlapped], pricing)
+    costs, costs_of_pairs = iter(stages), iter(pairs)
+    for own, each in zip(kinds, unpriced, strict=True):
+        own.add(
+            [cost for _, cost in zip(each.stages, costs, strict=False)],
+            [cost for _, cost in zip(each.overlapped, costs_of_pairs, strict=False)],
+        )
+
+
 # --- sizes of one kind ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpriced:
+    """What is known of the program sizes of a kind before anything is priced."""
+
+    described: list[tuple[AlikeArrangements, Indices, dict[tuple[int, ...], Floats]]]
+    """Arrangements, the numbers of their stages, and the seconds in which groups of ranks add up
+    gradients."""
+    pairs: list[_Overlapping]
+    overlapped: list[OverlappedStages]
+    values: Floats
+    """The rows of stages, as columns."""
+    row_of: Indices
+    """The row of a stage at a size, of shape (stages, sizes)."""
+    stages: list[tuple[Indices, UnpricedStage]]
+    """Stages, and the rows that they are in."""
 
 
 class _KindRows:
@@ -272,26 +319,42 @@ class _KindRows:
         self._pair_wanted: dict[_Pair, NDArray[np.bool_]] = {}
         self.found = self.cuts.cut(rows.arrangements, self.which)
 
-    def add(self) -> None:
-        """Adds the rows of all stages of all arrangements, and of what overlaps."""
+    @cached_property
+    def unpriced(self) -> _Unpriced:
+        """All that is to be priced: the stages of all arrangements, and what overlaps."""
         described = [
             (own, self._numbered(own.stages, own.sizes), self._tied_seconds(own.tied, own.sizes))
             for own in self.cuts.alike(self.found)
         ]
-        values, row_of = self._values()
-        first = self.rows.add_rows(values)
-        for own, stages, seconds in described:
-            rows = first + row_of[stages][:, own.sizes]
+        pairs = list(self._pairs(own for own, _, _ in described))
+        overlapped = [
+            OverlappedStages(
+                self._adding_up(forward),
+                self._adding_up(backward),
+                np.flatnonzero(wanted),
+            )
+            for (forward, backward), wanted in self._pair_wanted.items()
+        ]
+        return _Unpriced(described, pairs, overlapped, *self._unpriced_rows())
+
+    def add(self, costs: Sequence[StageCost], costs_of_pairs: Sequence[PassCost]) -> None:
+        """Adds the rows of all stages of all arrangements, and of what overlaps, given what they
+        cost."""
+        unpriced = self.unpriced
+        for (rows, _), cost in zip(unpriced.stages, costs, strict=True):
+            unpriced.values[: len(NAMES), rows] = columns_of(cost, len(rows))
+        first = self.rows.add_rows(unpriced.values)
+        for own, stages, seconds in unpriced.described:
+            rows = first + unpriced.row_of[stages][:, own.sizes]
             self.rows.describe(own.shape, own.arrangements, rows, seconds)
             self.rows.ranking_of_arrangement[own.arrangements] = self._rankings[own.sizes]
         self.rows.padding[self.which] = self._padding()
-        self._add_pairs([own for own, _, _ in described])
+        self._add_pairs(unpriced.pairs, costs_of_pairs)
 
     # --- overlapped pairs -------------------------------------------------------------------------
 
-    def _add_pairs(self, alike: Sequence[AlikeArrangements]) -> None:
-        """Adds the rows of the overlapped pairs of all arrangements."""
-        found: list[tuple[AlikeArrangements, int, Indices, list[_Pair]]] = []
+    def _pairs(self, alike: Iterable[AlikeArrangements]) -> Iterator[_Overlapping]:
+        """The overlapped pairs of all arrangements; marks the sizes at which they are wanted."""
         for own in alike:
             numbers = self.rows.pairs_of_arrangement[own.arrangements]
             for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
@@ -301,36 +364,22 @@ class _KindRows:
                 for pair in both:
                     none = np.zeros(len(self.which), np.bool_)
                     self._pair_wanted.setdefault(pair, none)[own.sizes[some]] = True
-                found.append((own, number, some, both))
-        if not found:
-            return
-        first_rows = self._price_pairs()
-        for own, number, some, both in found:
-            sizes = own.sizes[some]
-            rows = [
-                first_rows[pair] + (np.cumsum(self._pair_wanted[pair]) - 1)[sizes] for pair in both
-            ]
-            self.rows.describe_pairs(own.shape, number, own.arrangements[some], np.stack(rows))
+                yield own, number, some, both
 
-    def _price_pairs(self) -> dict[_Pair, int]:
-        """Adds the rows of all overlapped pairs at the sizes where they are wanted; returns the
-        first row of each."""
-        overlapped = [
-            OverlappedStages(
-                self._adding_up(forward),
-                self._adding_up(backward),
-                np.flatnonzero(wanted),
-            )
-            for (forward, backward), wanted in self._pair_wanted.items()
-        ]
-        costs = self.pricer.price_pairs(overlapped, self.pricing)
+    def _add_pairs(self, found: Sequence[_Overlapping], costs: Sequence[PassCost]) -> None:
+        """Adds the rows of the overlapped pairs of all arrangements."""
         levels = len(self.pricer.cost.cluster.levels)
         first_rows: dict[_Pair, int] = {}
         for (pair, wanted), cost in zip(self._pair_wanted.items(), costs, strict=True):
             values = np.zeros((len(NAMES) + 2 * levels, int(wanted.sum())))
             values[: len(NAMES)] = columns_of_pair(cost, values.shape[1])
             first_rows[pair] = self.rows.add_rows(values)
-        return first_rows
+        for own, number, some, both in found:
+            sizes = own.sizes[some]
+            rows = [
+                first_rows[pair] + (np.cumsum(self._pair_wanted[pair]) - 1)[sizes] for pair in both
+            ]
+            self.rows.describe_pairs(own.shape, number, own.arrangements[some], np.stack(rows))
 
     def _adding_up(self, programs: _Programs) -> tuple[BlockProgram, ...]:
         return tuple(self.different[kind].adding_up(adds_up) for kind, adds_up in programs)
@@ -420,9 +469,10 @@ class _KindRows:
         """The numbers of the programs of a stage's blocks."""
         return tuple(self.numbers[program] for program in self.programs.of_stage(begin, end))
 
-    def _values(self) -> tuple[Floats, Indices]:
-        """The rows of all stages at the sizes where they are wanted, and the number of a stage's
-        row at a size, of shape (stages, sizes)."""
+    def _unpriced_rows(self) -> tuple[Floats, Indices, list[tuple[Indices, UnpricedStage]]]:
+        """The rows of all stages at the sizes where they are wanted, without what they cost; the
+        number of a stage's row at a size, of shape (stages, sizes); and what is to be priced, with
+        its rows."""
         wanted = np.array(self._wanted)
         row_of = np.cumsum(wanted).reshape(wanted.shape) - 1
         stage, size = np.nonzero(wanted)
@@ -448,10 +498,7 @@ class _KindRows:
             unpriced += self._unpriced(form, rows, size[rows], own)
             found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], size[rows]]
             found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], size[rows]]
-        costs = self.pricer.price([each for _, each in unpriced], self.pricing)
-        for (rows, _), cost in zip(unpriced, costs, strict=True):
-            found[: len(NAMES), rows] = columns_of(cost, len(rows))
-        return found, row_of
+        return found, row_of, unpriced
 
     def _unpriced(
         self, form: _Stage, rows: Indices, sizes: Indices, counts: Floats
