@@ -5,7 +5,10 @@
 Sources: J. Ren et al., ZeRO-Offload (USENIX ATC 2021, arXiv 2101.06840), abstract, for the figures;
 DeepSpeed's tutorial on ZeRO-Offload (docs/_tutorials/zero-offload.md) for the sizes of the model of
 10 billion parameters: 50 layers, width 4,096, 32 heads, 10 samples of 1,024 tokens on one V100 with
-32 GB, with checkpoints. poolside, "C2C activation offloading on Grace Blackwell" (2026,
+32 GB, with checkpoints. DeepSpeed, "DeepSpeed ZeRO-3 Offload" (8 March 2021,
+deepspeed.ai/news/2021/03/07/zero3-offload.html; docs/_posts/2021-03-08-zero3-offload.md), for what
+parameters on the host add: V100 with 32 GB, hosts of 1.5 TB. It does not state layers, widths or
+batches, so that several are tried. poolside, "C2C activation offloading on Grace Blackwell" (2026,
 poolside.ai/blog/tools-of-the-trade-c2c-activation-offloading-on-grace-blackwell), summary, for
 activations.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +28,12 @@ from distir.simulation.result import SimulationResult
 
 CLUSTER, STACK, TOKENS, HEAD = "dgx2-v100", "deepspeed", 1024, 128
 CHECKPOINTED = Strategy(recompute="full")
-MOST_LAYERS = 1024
+STATES = "optimizer,parameters"
+"""What ZeRO-3 Offload keeps on hosts."""
+WITH_CHECKPOINTS = f"{STATES},activations"
+"""The same and, as all else is computed again, checkpoints."""
+MOST_LAYERS, MOST_SAMPLES = 1024, 128
+"""Layers, and samples per replica, that are not tried any more."""
 
 
 @cache
@@ -58,15 +66,36 @@ def billions(layers: int, width: int) -> float:
     return (12 * layers * width**2 + 50257 * width) / 1e9
 
 
+def largest(fits: Callable[[int], bool], too_many: int) -> int:
+    """The largest number below `too_many` that fits, found by bisection; 0 if 1 does not."""
+    found, does_not = 0, too_many
+    while does_not - found > 1:
+        middle = (found + does_not) // 2
+        found, does_not = (middle, does_not) if fits(middle) else (found, middle)
+    return found
+
+
 def deepest(width: int, strategy: Strategy) -> int:
-    """The most layers of this width with which a batch of one sample per replica fits, found by
-    bisection; 0 if one layer does not."""
-    fits, does_not = 0, MOST_LAYERS
-    while does_not - fits > 1:
-        middle = (fits + does_not) // 2
-        feasible = simulated(middle, width, strategy.dp, strategy).feasible
-        fits, does_not = (middle, does_not) if feasible else (fits, middle)
-    return fits
+    """The most layers of this width with which a batch of one sample per replica fits."""
+
+    def fits(layers: int) -> bool:
+        return simulated(layers, width, strategy.dp, strategy).feasible
+
+    return largest(fits, MOST_LAYERS)
+
+
+def rates(layers: int, width: int, strategy: Strategy) -> str:
+    """What each device computes in TFLOP/s, recomputation not counted, with one sample per replica
+    and with as many as fit."""
+
+    def tried(samples: int) -> SimulationResult:
+        return simulated(layers, width, samples * strategy.dp, strategy)
+
+    most = largest(lambda samples: tried(samples).feasible, MOST_SAMPLES)
+    if not most:
+        return "does not fit"
+    found = {each: tried(each).metrics["model_tflops_per_device"] for each in (1, most)}
+    return "; ".join(f"{rate:.1f} TFLOP/s with {each} per replica" for each, rate in found.items())
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
@@ -94,12 +123,40 @@ def rows() -> Iterator[tuple[str, str, str]]:
         (
             "most on one V100, optimizer and parameters offloaded",
             8192,
-            replace(CHECKPOINTED, offload="optimizer,parameters"),
-            "not found",
+            replace(CHECKPOINTED, offload=STATES),
+            "40 billion",
         ),
     ):
         layers = deepest(width, strategy)
         yield name, published, f"{billions(layers, width):.1f} billion ({layers} × {width:,})"
+
+
+def sharded(devices: int, offload: str, tp: int = 1) -> Strategy:
+    """ZeRO 3 over all devices, with checkpoints."""
+    return replace(CHECKPOINTED, dp=devices // tp, tp=tp, zero=3, offload=offload)
+
+
+def of_zero_3() -> Iterator[tuple[str, str, str]]:
+    """What DeepSpeed's announcement of ZeRO-3 Offload states."""
+    for offload in ("optimizer", STATES):
+        name = f"13 billion (64 × 4,096) on one V100, {offload} offloaded"
+        published = "2.3 times as fast" if offload == STATES else "compared with"
+        yield name, published, rates(64, 4096, replace(CHECKPOINTED, offload=offload))
+    for devices, published in ((256, "1,000 billion"), (512, "2,000 billion")):
+        for offload in (STATES, WITH_CHECKPOINTS):
+            layers = deepest(16384, sharded(devices, offload))
+            found = f"{billions(layers, 16384):,.1f} billion ({layers} × 16,384)"
+            yield f"most on {devices} V100, ZeRO 3, {offload} offloaded", published, found
+    for layers, width, tp, offload in (
+        (128, 25600, 1, WITH_CHECKPOINTS),
+        (128, 25600, 2, WITH_CHECKPOINTS),
+        (311, 16384, 1, STATES),
+        (311, 16384, 1, WITH_CHECKPOINTS),
+        (552, 12288, 1, STATES),
+    ):
+        shape = f"1 trillion ({layers} × {width:,}) on 512 V100"
+        name = f"{shape}, ZeRO 3, tp {tp}, {offload} offloaded"
+        yield name, "49 TFLOP/s", rates(layers, width, sharded(512, offload, tp))
 
 
 def gains() -> Iterator[tuple[str, str, str]]:
@@ -125,7 +182,7 @@ def gains() -> Iterator[tuple[str, str, str]]:
 def main() -> None:
     """Prints the table."""
     print("| what | published | simulated |\n| --- | --- | --- |")
-    for row in (*rows(), *gains()):
+    for row in (*rows(), *of_zero_3(), *gains()):
         print(f"| {' | '.join(row)} |")
 
 
