@@ -29,7 +29,7 @@ from autotune.exhaustive.collect import MEMORY, TIME, Collector
 from autotune.exhaustive.first_look import first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.study.trial import Trial
+from autotune.study.trial import Trial, rank
 from distir.arrays import Codes, Indices, distinct, distinct_codes
 from distir.errors import DistirError
 from distir.garbage import collected_seldom
@@ -54,6 +54,9 @@ before the next."""
 TOGETHER = 1 << 18
 """Strategies of which parts are bounded together at most, to bound memory."""
 
+LOOK_SECONDS = 2.0
+"""Longest that is looked at usual strategies once time is up."""
+
 Advance = Callable[[int, "Trial | None"], None]
 
 
@@ -71,7 +74,9 @@ def certify(
 
     `known`: a strategy of the space that was found before; where only the best is asked for, what
     is worse is ruled out from the beginning. Without it, a first look finds one in large spaces.
-    After `seconds` the search ends, and says how good the strategies that are left might be.
+    After `seconds` the search ends, and says how good the strategies that are left might be. What
+    it has found until then is not worse than a first look, which is taken afterwards if it was not
+    taken before.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
@@ -82,18 +87,21 @@ def certify(
     looked: Trial | None = None
     complete, interrupted = True, False
     try:
-        if top == 1:
-            looked = None if known else first_look(problem, objective, search.bounds)
-            search.beat(known or looked)
-        search.run()
-    except _TimeIsUpError:
-        complete = False
+        try:
+            if top == 1:
+                looked = None if known else first_look(problem, objective, search.bounds)
+                search.beat(known or looked)
+            search.run()
+        except _TimeIsUpError:
+            complete = False
+            if top > 1:
+                looked = look(problem, objective, LOOK_SECONDS)
     except KeyboardInterrupt:
         complete, interrupted = False, True
     found = search.found
     return Certificate(
         space_size=problem.space.count(),
-        ranked=found.ranked if complete or looked is None else _better(looked, found.ranked),
+        ranked=found.ranked if complete or looked is None else _with(looked, found.ranked, top),
         evaluated=found.evaluated,
         feasible=found.feasible,
         ruled_out=dict(search.ruled_out.most_common()),
@@ -119,9 +127,10 @@ def look(problem: Problem, objective: Objective, seconds: float) -> Trial | None
         return None
 
 
-def _better(looked: Trial, ranked: tuple[Trial, ...]) -> tuple[Trial, ...]:
-    """The better of a strategy and of the best of others."""
-    return (min((looked, *ranked[:1]), key=lambda trial: inf if (c := trial.cost) is None else c),)
+def _with(looked: Trial, ranked: tuple[Trial, ...], top: int) -> tuple[Trial, ...]:
+    """The `top` best of a strategy and of others."""
+    others = (trial for trial in ranked if trial.strategy != looked.strategy)
+    return tuple(sorted((looked, *others), key=rank)[:top])
 
 
 class _TimeIsUpError(Exception):
