@@ -8,6 +8,7 @@ runs, which always draw the same.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +33,10 @@ settings.register_profile("quick", settings.get_profile("everyday"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
 os.environ.pop("COLUMNS", None)  # a test of a narrow terminal says how narrow it is
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has its background ignore interrupts; tests that interrupt would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
