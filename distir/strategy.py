@@ -29,6 +29,9 @@ OUTER_OPTIMIZERS = ("mean", "nesterov")
 KEEP_GATHERED = ("none", "parameters", "activations", "all")
 """Which gathered values are kept for the backward pass, in order of memory."""
 
+KEEPS_PARAMETERS, KEEPS_ACTIVATIONS = ("parameters", "all"), ("activations", "all")
+"""Those of `KEEP_GATHERED` with which parameters, or activations, are kept."""
+
 
 def checked_placement(placement: object) -> str:
     """The placement in lower case; raises `StrategyError` if it is not an order of all degrees."""
@@ -411,12 +414,12 @@ class Strategy:
     @property
     def keeps_parameters(self) -> bool:
         """Whether gathered parameters are kept for the backward pass."""
-        return self.keep_gathered in ("parameters", "all")
+        return self.keep_gathered in KEEPS_PARAMETERS
 
     @property
     def keeps_activations(self) -> bool:
         """Whether gathered activations are kept for the backward pass."""
-        return self.keep_gathered in ("activations", "all")
+        return self.keep_gathered in KEEPS_ACTIVATIONS
 
     @property
     def offloads(self) -> frozenset[str]:

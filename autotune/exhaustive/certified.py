@@ -44,6 +44,7 @@ from distir.simulation.bounds import (
 )
 from distir.simulation.simulator import Simulator
 from distir.strategies import FIELDS, Strategies
+from distir.strategy import KEEPS_ACTIVATIONS, KEEPS_PARAMETERS
 from search_spaces import SearchSpace
 from search_spaces.named import DEFAULTS
 
@@ -301,7 +302,7 @@ class _Search:
         self.bounded += len(first)
         leaves = self.tree.tree.leaves_below(self._shaped)[nodes]
         whole = _Part(_Stage.PRODUCTS, table, begun.taken(which), leaves, nodes)
-        kept = np.isin(table.column("keep_gathered"), ("activations", "all"))
+        kept = np.isin(table.column("keep_gathered"), KEEPS_ACTIVATIONS)
         degrees = (table.column(name) > 1 for name in DEGREES)
         alike = [table.distinct(FAMILY)[1], kept, *degrees]
         yield from _split(whole, alike)
@@ -320,7 +321,7 @@ class _Search:
         elif stage == _Stage.UNSHARDED:
             part = self._bounded(part, stage, self.bounds.unsharded(table, self._within))
             table = part.table
-            kept = np.isin(table.column("keep_gathered"), ("parameters", "all"))
+            kept = np.isin(table.column("keep_gathered"), KEEPS_PARAMETERS)
             levels = table.distinct(("zero",))[1]
             yield from _split(part, [levels, table.column("zero_degree") > 0, kept])
         elif stage == _Stage.BLOCKS:

@@ -6,7 +6,7 @@ from distir.errors import UnknownNameError
 from distir.factoring import ExpertFactors, divisors, expert_factors
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import Advice
-from distir.strategy import AUTO
+from distir.strategy import AUTO, KEEPS_ACTIVATIONS, KEEPS_PARAMETERS
 
 # --- ZeRO -----------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ def keeping_is_for_training(workload: WorkloadFacts, keep_gathered: str) -> str 
 
 def kept_parameters_are_gathered(zero: int, keep_gathered: str) -> str | None:
     """Parameters are gathered by ZeRO 3 alone."""
-    if keep_gathered not in ("parameters", "all") or zero == 3:
+    if keep_gathered not in KEEPS_PARAMETERS or zero == 3:
         return None
     return (
         f"keep_gathered = {keep_gathered} keeps the parameters that zero = 3 gathers, but zero "
@@ -125,7 +125,7 @@ def kept_parameters_are_gathered(zero: int, keep_gathered: str) -> str | None:
 
 def kept_activations_are_gathered(sequence_parallel: bool, keep_gathered: str) -> str | None:
     """Activations are gathered by sequence parallelism alone."""
-    if keep_gathered not in ("activations", "all") or sequence_parallel:
+    if keep_gathered not in KEEPS_ACTIVATIONS or sequence_parallel:
         return None
     return (
         f"keep_gathered = {keep_gathered} keeps the activations that sequence_parallel gathers, "

@@ -87,7 +87,7 @@ from distir.simulation.pricing.stages import LINKS, StagePricer
 from distir.simulation.pricing.state import state_bytes
 from distir.simulation.pricing.tied import charged_elsewhere_in_stage
 from distir.strategies import FIELDS, Strategies
-from distir.strategy import Strategy
+from distir.strategy import KEEPS_PARAMETERS, Strategy
 
 ORDERING = ("schedule", "chunks")
 """Choices that order the work of devices and do not change it."""
@@ -163,10 +163,12 @@ class _Wholes:
     in which they occupy `STREAMS`, of shape (streams, kinds, strategies); what else there is once
     per step; what a forward pass leaves behind; what bounds leave out and expectations do not:
     seconds of settling that no pass hides and of the first gather, and bytes handed on between
-    blocks; bytes at rest (`_AT_REST`); how many blocks come more than once, and the seconds in
-    which a microbatch is computed in the quickest of them, and in the longest of the others; and
-    layers by kind: their number, bytes at rest (`_STATE`), bytes left behind and seconds that a
-    microbatch computes, of shape (layer kinds, 6, strategies)."""
+    blocks; bytes of parameters that are left behind, too, where they stay gathered
+    (`BlockProgram.read_again_bytes`); bytes at rest (`_AT_REST`); how many blocks come more than
+    once, and the seconds in which a microbatch is computed in the quickest of them, and in the
+    longest of the others; and layers by kind: their number, bytes at rest (`_STATE`), bytes left
+    behind, seconds that a microbatch computes, and bytes of parameters that may stay gathered, of
+    shape (layer kinds, `LAYER`, strategies)."""
 
     passes: Floats
     occupied: Floats
@@ -254,7 +256,7 @@ def _stays(offloaded: str, table: Strategies) -> NDArray[np.bool_]:
 
 def _keeps_parameters(table: Strategies) -> NDArray[np.bool_]:
     """Whether each strategy keeps gathered parameters for the backward pass."""
-    keeps = [each in ("parameters", "all") for each in table.values["keep_gathered"]]
+    keeps = [each in KEEPS_PARAMETERS for each in table.values["keep_gathered"]]
     return np.array(keeps)[table.codes.get("keep_gathered", np.zeros(len(table), np.int16))]
 
 
@@ -617,7 +619,6 @@ class Bounds:
         )
         ends = np.cumsum([len(which) for _, which in wanted])[:-1]
         places = np.split(place, ends)
-        self._step()
         try:
             every = self._stages([kind for kind, _ in wanted], priced, bool(sizes.splits.any()))
         except Divergence as divergence:
@@ -646,6 +647,7 @@ class Bounds:
 
     def _begun(self, kind: ProgramKind, priced: PricedPrograms, splits: bool) -> _Begun:
         """The model of a kind as one stage."""
+        self._step()
         programs = priced.of(kind)
         # With the uses of a parameter in one stage, its gradient moves least; in several, less of
         # it is held.

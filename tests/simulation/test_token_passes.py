@@ -36,9 +36,15 @@ def workload(precision: str, layers: int = 2) -> Workload:
 WORKLOADS = {precision: workload(precision) for precision in ("bf16", "fp8")}
 
 
-def stack(**facts: bool) -> SoftwareStack:
-    plain = {"sorts_tokens": False, "pads_experts": False, "sends_narrow_tokens": False}
-    return replace(load_stack("megatron"), **{**plain, **facts})  # type: ignore[arg-type]
+def stack(
+    *, sorts_tokens: bool = False, pads_experts: bool = False, sends_narrow_tokens: bool = False
+) -> SoftwareStack:
+    return replace(
+        load_stack("megatron"),
+        sorts_tokens=sorts_tokens,
+        pads_experts=pads_experts,
+        sends_narrow_tokens=sends_narrow_tokens,
+    )
 
 
 def passes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,17 +140,19 @@ class StageRows:
         for own in begun:
             alike.setdefault((id(own.pricer), own.splits), []).append(own)
         for members in alike.values():
-            try:
-                _add_together(members)
-            except Divergence:
-                for own in members:
-                    self._add_alone(own, sizes)
+            self._add_alike(members, sizes)
 
-    def _add_alone(self, own: _KindRows, sizes: ProgramSizes) -> None:
+    def _add_alike(self, kinds: Sequence[_KindRows], sizes: ProgramSizes) -> None:
+        """Adds the rows of kinds with the same pricer: together, or each apart, or that of one in
+        parts."""
         try:
-            _add_together([own])
+            _add_together(kinds)
         except Divergence as divergence:
-            self.add(own.of.parted(divergence), sizes)
+            if len(kinds) == 1:
+                self.add(kinds[0].of.parted(divergence), sizes)
+                return
+            for own in kinds:
+                self._add_alike([own], sizes)
 
     def _begun(self, of: SizesOfKind, sizes: ProgramSizes) -> list[_KindRows]:
         """The program sizes of a kind, cut but for refining, as one or in parts."""
@@ -260,8 +263,8 @@ def _add_together(kinds: Sequence[_KindRows]) -> None:
     costs, costs_of_pairs = iter(stages), iter(pairs)
     for own, each in zip(kinds, unpriced, strict=True):
         own.add(
-            [cost for _, cost in zip(each.stages, costs, strict=False)],
-            [cost for _, cost in zip(each.overlapped, costs_of_pairs, strict=False)],
+            list(islice(costs, len(each.stages))),
+            list(islice(costs_of_pairs, len(each.overlapped))),
         )
 
 
