@@ -193,7 +193,7 @@ class Simulator:
         held = [pricer.block_bytes(own, kinds, splits) for own in programs]
         return LayerCosts(
             kinds,
-            np.array([[pricer.weight(program, pricing) for program in own] for own in programs]),
+            np.array([pricer.weights(own, pricing) for own in programs]),
             np.array([own.after_forward[0, kinds] for own in held]),
             np.array([own.after_backward[0, kinds] for own in held]),
             held[0].state[0, kinds],

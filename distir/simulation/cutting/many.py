@@ -238,11 +238,8 @@ class StageCuts:
     def _weights_of(self, programs: Sequence[BlockProgram]) -> Floats:
         """Seconds of the different blocks, of shape (sizes, kinds)."""
         kinds = dict(zip(self.programs.kinds, programs, strict=True))
-        found = [
-            np.broadcast_to(np.asarray(self.pricer.weight(program, self.pricing)), self.num_sizes)
-            for program in kinds.values()
-        ]
-        return np.stack(found, axis=1)
+        weights = self.pricer.weights(list(kinds.values()), self.pricing)
+        return np.stack([np.broadcast_to(each, self.num_sizes) for each in weights], axis=1)
 
     def _passes(self, size: Indices, share: Floats) -> Floats:
         """What the passes of the different blocks take in mixes, of shape
@@ -258,8 +255,8 @@ class StageCuts:
         """What the passes of the different blocks take, of shape (sizes, 3, cost kinds, kinds)."""
         kinds = dict(zip(self.programs.kinds, programs, strict=True))
         found = np.zeros((self.num_sizes, 3, COST_KINDS, len(kinds)))
-        for place, program in enumerate(kinds.values()):
-            own = self.pricer.passes_alone(program, self.pricing, splits=self.splits)
+        alone = self.pricer.passes_alone(list(kinds.values()), self.pricing, splits=self.splits)
+        for place, own in enumerate(alone):
             for kind, each in enumerate(own):
                 found[:, STREAMS, kind, place] = each.stream_seconds
                 found[:, LAUNCHES, kind, place] = each.launch_seconds

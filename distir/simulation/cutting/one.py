@@ -101,7 +101,7 @@ class StageCut:
         """Seconds of blocks, of shape (1, blocks)."""
 
         def of(programs: Sequence[BlockProgram]) -> Floats:
-            return np.array([[self.pricer.weight(each, self.pricing) for each in programs]])
+            return np.array([self.pricer.weights(programs, self.pricing)])
 
         kept = of(self.programs.kept)
         if not self.programs.most:
@@ -113,8 +113,8 @@ class StageCut:
 
         def of(programs: Sequence[BlockProgram]) -> Floats:
             found = np.zeros((3, COST_KINDS, len(programs)))
-            for place, program in enumerate(programs):
-                own = self.pricer.passes_alone(program, self.pricing, splits=self._splits())
+            alone = self.pricer.passes_alone(programs, self.pricing, splits=self._splits())
+            for place, own in enumerate(alone):
                 for kind, each in enumerate(own):
                     found[STREAMS, kind, place] = each.stream_seconds
                     found[LAUNCHES, kind, place] = each.launch_seconds

@@ -94,6 +94,27 @@ class Pass:
         return not awaited.issuperset(self.outputs)
 
     @cached_property
+    def form(self) -> object:
+        """Equal for passes that differ in their seconds alone: the streams of their instructions,
+        and what each reads and makes, where values are numbered."""
+        numbers: dict[object, int] = {}
+
+        def number(value: object) -> int:
+            return numbers.setdefault(value, len(numbers))
+
+        inputs = tuple(map(number, self.inputs))
+        instructions = tuple(
+            (
+                each.stream,
+                each.after_compute,
+                tuple(numbers[value] for value in each.reads if value in numbers),
+                tuple(map(number, each.writes)),
+            )
+            for each in self.instructions
+        )
+        return inputs, instructions, tuple(map(number, self.outputs))
+
+    @cached_property
     def streams(self) -> frozenset[str]:
         """The streams of the pass, without compute."""
         return frozenset(each.stream for each in self.instructions if each.stream) - {COMPUTE}

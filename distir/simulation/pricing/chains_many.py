@@ -11,9 +11,10 @@ tests/simulation/test_chains.py holds the two to each other.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from distir.arrays import Flags, Floats, Indices
 from distir.cost.amounts import Many, is_positive, taken
 from distir.simulation.pricing.chains import SAME_STATE, BlockChain, ChainCost, Pass, PassCost
 from distir.simulation.pricing.instructions import COMPUTE
+from distir.simulation.pricing.patterns import Pattern, Step, steps_of
 from distir.simulation.pricing.timeline import LONG_AGO, SEVERAL, Moments, Start, latest_of
 
 ManyBound = Callable[[Floats, Floats], Any]
@@ -29,10 +31,6 @@ ManyBound = Callable[[Floats, Floats], Any]
 
 ALL = "all"
 """Stands for all streams other than compute."""
-
-FEW_COPIES = 3
-"""A pattern with at most this many copies, equally many in all chains, is scheduled copy by copy
-without testing whether states still change."""
 
 STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
 """Rows of `_Progress.sums`: seconds until compute is free, seconds of launches, seconds in which
@@ -51,8 +49,8 @@ class _Progress:
     """Of the different states, shape (times, states)."""
     sums: Floats
     """Shape (sums, chains)."""
-    size_numbers: Indices | None = None
-    """Of each state the number of its program size; None: a state per size, in order."""
+    size_numbers: Indices
+    """Of each state the number of its program size."""
     state: Indices | None = None
     """Of each chain the number of its state; None: a state per chain, in order."""
     rests: Floats = field(default_factory=lambda: np.empty((0, 2, 0)))
@@ -63,7 +61,7 @@ class _Progress:
         """The same chains, with a state for every chain."""
         if self.state is None:
             return self
-        numbers = self.state if self.size_numbers is None else self.size_numbers[self.state]
+        numbers = self.size_numbers[self.state]
         return replace(self, times=self.times[:, self.state], size_numbers=numbers, state=None)
 
     def taken(self, chains: Indices) -> _Progress:
@@ -71,42 +69,83 @@ class _Progress:
         states, state = chains, None
         if self.state is not None:
             states, state = np.unique(self.state[chains], return_inverse=True)
-        numbers = states if self.size_numbers is None else self.size_numbers[states]
+        numbers = self.size_numbers[states]
         times, sums = self.times.take(states, axis=1), self.sums.take(chains, axis=1)
         return _Progress(self.start, times, sums, numbers, state)
+
+    def at_sizes(self, num_sizes: int) -> _Progress:
+        """The same chains after a step, in which the sizes of several patterns may have been
+        numbered one after the other."""
+        return replace(self, size_numbers=self.size_numbers % num_sizes)
 
     def of_chains(self, amount: Any) -> Any:
         """An amount with one number per program size, as one number per chain."""
         numbers = self.size_numbers
-        if numbers is not None and self.state is not None:
+        if self.state is not None:
             numbers = numbers[self.state]
         return taken(amount, numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
-    """A pattern of passes, with the seconds on the gradient stream after each pass."""
+class _Asked:
+    """A `BlockChain` that is asked for: its steps, how many of them are done, and which chains of a
+    `_Progress` it describes."""
 
-    passes: tuple[Pass, ...]
-    settling_seconds: tuple[float, ...]
+    number: int
+    steps: Sequence[Step]
+    done: int
+    chains: Indices
+
+    @property
+    def to_come(self) -> int:
+        """How many steps are to come."""
+        return len(self.steps) - self.done
+
+    @property
+    def next(self) -> Step:
+        """The next step."""
+        return self.steps[self.done]
+
+    def of(self, chains: Indices) -> _Asked:
+        """The same for chains with other numbers."""
+        return _Asked(self.number, self.steps, self.done, chains)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A `BlockChain` that is asked for: the patterns that it still has to pass, which come once
-    (None), or with a number of copies per chain; and which chains of a `_Progress` it describes."""
+class _Begun:
+    """Chains after some of their passes, and what is asked of them; all are asked for."""
 
-    number: int
-    patterns: Sequence[tuple[_Pattern, Floats | None]]
-    chains: Indices
+    progress: _Progress
+    asked: Sequence[_Asked]
 
 
-_Begun = tuple[_Progress, list[_Asked]]
-"""Chains after some of their passes, and what is asked of them; all are asked for."""
-
-_Next = tuple[_Pattern, bool, Start]
+_Next = tuple[Pattern, bool, Start]
 """What chains that go on together have in common: the next pattern, whether it comes once, and what
 the times of their states are times of."""
+
+
+class _Waiting:
+    """Chains that wait to go on, with those with which they can."""
+
+    def __init__(self) -> None:
+        self._begun: dict[_Next, list[_Begun]] = {}
+        self._order: list[tuple[int, int, _Next]] = []
+        self._numbers = count()
+
+    def add(self, following: _Next, begun: _Begun) -> None:
+        """Adds chains with equal next steps."""
+        self._begun.setdefault(following, []).append(begun)
+        to_come = max(each.to_come for each in begun.asked)
+        heapq.heappush(self._order, (-to_come, next(self._numbers), following))
+
+    def take(self) -> tuple[_Next, list[_Begun]] | None:
+        """Chains that go on together, of which one has most steps to come, so that others join
+        them; None if no chain is left."""
+        while self._order:
+            following = heapq.heappop(self._order)[-1]
+            if following in self._begun:
+                return following, self._begun.pop(following)
+        return None
 
 
 class ManyChainScheduler:
@@ -124,13 +163,13 @@ class ManyChainScheduler:
         costs: dict[int, ChainCost] = {}
         every = np.arange(self._num_sizes)
         by_exact: dict[frozenset[str] | None, list[_Asked]] = {}
-        for number, chain in enumerate(chains):
+        steps = steps_of(chains, self._num_sizes)
+        for number, (chain, own) in enumerate(zip(chains, steps, strict=True)):
             numbers = every if chain.size_numbers is None else chain.size_numbers
-            asked = _Asked(number, _patterns(chain, len(numbers)), numbers)
-            by_exact.setdefault(chain.exact, []).append(asked)
+            by_exact.setdefault(chain.exact, []).append(_Asked(number, own, 0, numbers))
         for exact, asked in by_exact.items():
             times, sums = np.zeros((1, self._num_sizes)), np.zeros((4, self._num_sizes))
-            self._run(_Progress(Start(), times, sums), asked, exact, costs)
+            self._run(_Progress(Start(), times, sums, every), asked, exact, costs)
         return [_bounded_by_links(each, costs[n]) for n, each in enumerate(chains)]
 
     def _run(
@@ -140,44 +179,43 @@ class ManyChainScheduler:
         exact: frozenset[str] | None,
         costs: dict[int, ChainCost],
     ) -> None:
-        """Schedules chains pattern by pattern; puts their costs into `costs`. Those whose next
-        pattern and whose states are alike go on together, whatever came before: those with most
-        patterns to come go first, so that others join them."""
-        waiting: dict[_Next, list[_Begun]] = {}
+        """Schedules chains step by step; puts their costs into `costs`. Those whose next steps and
+        whose states are alike go on together, whatever came before."""
+        waiting = _Waiting()
         self._wait(begin, chains, waiting, costs)
-        while waiting:
-            pattern, is_single, start = following = max(
-                waiting, key=lambda each: _patterns_to_come(waiting[each])
-            )
-            before, members = _side_by_side(start, waiting.pop(following))
-            rest = [replace(each, patterns=each.patterns[1:]) for each in members]
+        while together := waiting.take():
+            (pattern, is_single, start), members = together
+            before, asked = _side_by_side(start, members)
             if is_single:
                 after = _after(before, pattern, exact, self._bound)
             else:
-                counts = [cast("Floats", each.patterns[0][1]) for each in members]
-                numbers = np.concatenate([each.chains for each in members])
+                counts = np.concatenate([cast("Floats", each.next.counts) for each in asked])
+                numbers = np.concatenate([each.chains for each in asked])
                 copies = _Copies(before.apart(), pattern, exact, self._bound)
-                after, rest = copies.after(np.concatenate(counts), numbers), _renumbered(rest)
-            self._wait(after, rest, waiting, costs)
+                after, asked = copies.after(counts, numbers), _renumbered(asked)
+            done = [_Asked(each.number, each.steps, each.done + 1, each.chains) for each in asked]
+            self._wait(after.at_sizes(self._num_sizes), done, waiting, costs)
 
     def _wait(
         self,
         progress: _Progress,
         asked: Sequence[_Asked],
-        waiting: dict[_Next, list[_Begun]],
+        waiting: _Waiting,
         costs: dict[int, ChainCost],
     ) -> None:
         """Puts the costs of chains that have ended into `costs`, and the others with those that
         they can go on with."""
-        alike: dict[_Next, list[_Asked]] = {}
+        alike: dict[tuple[Pattern, int, bool], list[_Asked]] = {}
         for each in asked:
-            if each.patterns:
-                pattern, counts = each.patterns[0]
-                alike.setdefault((pattern, counts is None, progress.start), []).append(each)
+            if each.to_come:
+                step = each.next
+                key = step.pattern, step.first, step.counts is None
+                alike.setdefault(key, []).append(each)
             else:
                 costs[each.number] = self._cost(progress.taken(each.chains))
-        for following, members in alike.items():
-            waiting.setdefault(following, []).append(_without_others(progress, members))
+        for (pattern, _, is_single), members in alike.items():
+            following = pattern, is_single, progress.start
+            waiting.add(following, _without_others(progress, members))
 
     def _cost(self, progress: _Progress) -> ChainCost:
         sums, count = progress.sums, len(progress.start.streams)
@@ -199,36 +237,15 @@ def _bounded_by_links(chain: BlockChain, cost: ChainCost) -> ChainCost:
     return replace(cost, cost=cost.cost.longer(np.maximum(late, 0.0), ALL))
 
 
-def _patterns(chain: BlockChain, num_chains: int) -> list[tuple[_Pattern, Floats | None]]:
-    """The patterns of a chain. Those with few copies are split into single passes, so that chains
-    can share the first of them."""
-    settling = chain.settling_seconds or [[0.0] * len(pattern) for pattern, _ in chain.passes]
-    patterns: list[tuple[_Pattern, Floats | None]] = []
-    for (passes, count), seconds in zip(chain.passes, settling, strict=True):
-        if isinstance(count, np.ndarray) or count > FEW_COPIES:
-            counts = np.broadcast_to(np.asarray(count, np.float64), num_chains)
-            patterns.append((_Pattern(tuple(passes), tuple(seconds)), counts))
-            continue
-        blocks = zip(passes, seconds, strict=True)
-        patterns += [(_Pattern((each,), (own,)), None) for each, own in blocks] * count
-    return patterns
-
-
-def _patterns_to_come(begun: Sequence[_Begun]) -> int:
-    """How many patterns the chain that has most still has to pass."""
-    return max(len(each.patterns) for _, asked in begun for each in asked)
-
-
-def _side_by_side(start: Start, begun: Sequence[_Begun]) -> _Begun:
-    """Chains whose states are alike as one; chains and states are numbered one after the other."""
-    if len(begun) == 1:
-        return begun[0]
-    every = [progress for progress, _ in begun]
+def _side_by_side(start: Start, begun: Sequence[_Begun]) -> tuple[_Progress, Sequence[_Asked]]:
+    """Chains whose states are alike as one, with the places of their program sizes among those of
+    their next pattern as sizes; chains and states are numbered one after the other."""
+    if len(begun) == 1 and not begun[0].asked[0].next.first:
+        return begun[0].progress, begun[0].asked
+    every = [each.progress for each in begun]
     num_states = [each.times.shape[1] for each in every]
     num_chains = [each.sums.shape[1] for each in every]
-    numbers = [
-        _numbers(each.size_numbers, count) for each, count in zip(every, num_states, strict=True)
-    ]
+    numbers = [each.asked[0].next.first + each.progress.size_numbers for each in begun]
     joined = _Progress(
         start,
         np.concatenate([each.times for each in every], axis=1),
@@ -242,9 +259,9 @@ def _side_by_side(start: Start, begun: Sequence[_Begun]) -> _Begun:
         ]
         joined = replace(joined, state=np.concatenate(states))
     asked = [
-        replace(each, chains=first + each.chains)
-        for (_, own), first in zip(begun, _starts(num_chains), strict=True)
-        for each in own
+        each.of(first + each.chains)
+        for own, first in zip(begun, _starts(num_chains), strict=True)
+        for each in own.asked
     ]
     return joined, asked
 
@@ -265,17 +282,17 @@ def _without_others(progress: _Progress, asked: Sequence[_Asked]) -> _Begun:
     for each in asked:
         wanted[each.chains] = True
     if wanted.all():
-        return progress, list(asked)
+        return _Begun(progress, asked)
     number = np.cumsum(wanted) - 1
-    renumbered = [replace(each, chains=number[each.chains]) for each in asked]
-    return progress.taken(np.flatnonzero(wanted)), renumbered
+    renumbered = [each.of(number[each.chains]) for each in asked]
+    return _Begun(progress.taken(np.flatnonzero(wanted)), renumbered)
 
 
 def _renumbered(asked: Sequence[_Asked]) -> list[_Asked]:
     """The same, with chains numbered in the order in which they are asked for."""
     ends = np.cumsum([len(each.chains) for each in asked])
     return [
-        replace(each, chains=np.arange(end - len(each.chains), end))
+        each.of(np.arange(end - len(each.chains), end))
         for each, end in zip(asked, ends.tolist(), strict=True)
     ]
 
@@ -285,7 +302,7 @@ class _Copies:
     still change."""
 
     def __init__(
-        self, before: _Progress, pattern: _Pattern, exact: frozenset[str] | None, bound: ManyBound
+        self, before: _Progress, pattern: Pattern, exact: frozenset[str] | None, bound: ManyBound
     ) -> None:
         self._pattern, self._exact, self._bound = pattern, exact, bound
         first = _after(before, pattern, exact, bound)
@@ -334,7 +351,7 @@ class _Copies:
         times = np.concatenate(self._times, axis=1)[:, column[which]]
         times += moved[which] * drift[:, which]
         members = chains[which]
-        numbers = members if now.size_numbers is None else now.size_numbers[members]
+        numbers = now.size_numbers[members]
         start = self._common_start(times, copies[which])
         return _Progress(start, times, sums, numbers, state)
 
@@ -367,7 +384,7 @@ class _Copies:
     def _schedule_copy(self, going: Indices, copies: int) -> None:
         """Schedules one copy more of the chains with these numbers, which have `copies` so far."""
         now = self._now
-        numbers = going if now.size_numbers is None else now.size_numbers[going]
+        numbers = now.size_numbers[going]
         start = self._starts[copies - 1]
         before = _Progress(start, now.times[:, going], now.sums[:, going], numbers)
         after = _after(before, self._pattern, self._exact, self._bound)
@@ -429,25 +446,24 @@ class _Copies:
 
 
 def _after(
-    before: _Progress, pattern: _Pattern, exact: frozenset[str] | None, bound: ManyBound
+    before: _Progress, pattern: Pattern, exact: frozenset[str] | None, bound: ManyBound
 ) -> _Progress:
     """Chains after one copy of a pattern. `exact`: see `exact_streams`."""
     start, times, sums = before.start, before.times, before.sums.copy()
     ends: list[Floats] = []
     lengths: list[tuple[Any, Any]] = []
-    settles = any(map(is_positive, pattern.settling_seconds))
-    for each in pattern.passes:
+    for each, launch_seconds in zip(pattern.passes, pattern.launch_seconds, strict=True):
         start, times, took, waited = _after_pass(start, times, each, before.size_numbers, exact)
         if before.state is not None:
             took, waited = took[before.state], waited[before.state]
-        launch = before.of_chains(each.launch_seconds)
+        launch = before.of_chains(launch_seconds)
         sums[STREAMS] += took
         sums[LAUNCHES] += launch
         sums[EXPOSED] += waited
         lengths.append((took, launch))
-        if settles:
+        if pattern.settles:
             ends.append(np.asarray(bound(*sums[[STREAMS, LAUNCHES]])))
-    if settles:
+    if pattern.settles:
         seconds = [before.of_chains(each) for each in pattern.settling_seconds]
         whole = sum(seconds)
         done = np.maximum(sums[SETTLED], _earliest_start(ends, seconds)) + whole
@@ -460,7 +476,7 @@ def _after(
     return _Progress(start, times, sums, before.size_numbers, before.state, rests)
 
 
-def _drifting_times(pattern: _Pattern, start: Start) -> tuple[Flags, Flags]:
+def _drifting_times(pattern: Pattern, start: Start) -> tuple[Flags, Flags]:
     """Two flags per time of a state: whether nothing in the pattern waits for it, and whether, in
     addition, it depends on no other time."""
     streams = len(start.streams)
@@ -495,7 +511,7 @@ def _after_pass(
     start: Start,
     times: Floats,
     each: Pass,
-    size_numbers: Indices | None,
+    size_numbers: Indices,
     exact: frozenset[str] | None,
 ) -> tuple[Start, Floats, Floats, Floats]:
     """The states after a pass (what their times are, and the times), the seconds until the pass is

@@ -191,37 +191,33 @@ class StagePricer:
             return found
         return found.of_values(node.operands, node.results)
 
-    def weight(self, program: BlockProgram, pricing: Pricing) -> float:
-        """Seconds of a block's forward and backward pass by themselves."""
-        alone = self.passes_alone(program, pricing, splits=False)
-        return sum(each.seconds for each in alone[: BACKWARD + 1])
+    def weights(self, programs: Sequence[BlockProgram], pricing: Pricing) -> list[float]:
+        """Seconds of the forward and backward passes of blocks by themselves."""
+        alone = self.passes_alone(programs, pricing, splits=False)
+        return [sum(each.seconds for each in own[: BACKWARD + 1]) for own in alone]
 
     def passes_alone(
-        self, program: BlockProgram, pricing: Pricing, *, splits: bool
-    ) -> tuple[BlockPass, ...]:
-        """What a block's passes take by themselves, by cost kind; `splits` says whether the parts
-        of its backward pass are among them."""
-        key = (program, pricing.grid.mesh)
-        known = self._alone.get(key, ())
-        kinds = range(len(known), COST_KINDS if splits else BACKWARD + 1)
-        if kinds:
-            passes = [segments([program], kind, steady=True) for kind in kinds]
-            alone = [segment for (segment,) in passes]
-            chains = [BlockChain([((each,), 1)]) for each in self._passes(alone, pricing)]
-            costs = zip(chains, self._chains.run_all(chains), strict=True)
-            known = self._alone[key] = (
-                *known,
-                *(
-                    BlockPass(
-                        cost.cost.seconds,
-                        cost.stream_seconds,
-                        cost.launch_seconds,
-                        chain.link_seconds,
-                    )
-                    for chain, cost in costs
-                ),
+        self, programs: Sequence[BlockProgram], pricing: Pricing, *, splits: bool
+    ) -> list[tuple[BlockPass, ...]]:
+        """What the passes of blocks take by themselves, by cost kind; `splits` says whether the
+        parts of backward passes are among them."""
+        keys = [(program, pricing.grid.mesh) for program in programs]
+        kinds = range(COST_KINDS if splits else BACKWARD + 1)
+        missing = [
+            (key, segment)
+            for key in dict.fromkeys(keys)
+            for kind in kinds[len(self._alone.get(key, ())) :]
+            for segment in segments([key[0]], kind, steady=True)
+        ]
+        passes = self._passes([segment for _, segment in missing], pricing)
+        chains = [BlockChain([((each,), 1)]) for each in passes]
+        costs = self._chains.run_all(chains)
+        for (key, _), chain, cost in zip(missing, chains, costs, strict=True):
+            found = BlockPass(
+                cost.cost.seconds, cost.stream_seconds, cost.launch_seconds, chain.link_seconds
             )
-        return known
+            self._alone[key] = (*self._alone.get(key, ()), found)
+        return [self._alone[key] for key in keys]
 
     def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
         """Seconds of a block's forward and backward pass that occupy the compute stream, whether
@@ -399,14 +395,12 @@ class StagePricer:
 
     def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
         """The costs of stages, all of which have the same cost kinds."""
-        by_cost_kind: list[list[tuple[BlockChain, ChainCost]]] = []
-        for cost_kind in stages[0].cost_kinds:
-            chains = [self._chain(stage, cost_kind, pricing) for stage in stages]
-            costs = self._chains.run_all(chains)
-            by_cost_kind.append(list(zip(chains, costs, strict=True)))
+        kinds = stages[0].cost_kinds if stages else ()
+        chains = [self._chain(stage, kind, pricing) for stage in stages for kind in kinds]
+        costs = list(zip(chains, self._chains.run_all(chains), strict=True))
         return [
-            self._priced_stage(stage, chains, pricing)
-            for stage, chains in zip(stages, zip(*by_cost_kind, strict=True), strict=True)
+            self._priced_stage(stage, costs[first : first + len(kinds)], pricing)
+            for stage, first in zip(stages, range(0, len(costs), len(kinds)), strict=True)
         ]
 
     def occupied_seconds(

@@ -1,0 +1,139 @@
+"""Patterns of passes that differ only in how long instructions take, side by side.
+
+Where many stages are priced at once, few of their passes differ in what waits for what: blocks that
+keep other values, or shard other states, often have the same instructions with other seconds. Such
+patterns become one, whose seconds are arrays with a number per pattern and program size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from distir.arrays import Floats
+from distir.cost.amounts import is_positive
+from distir.simulation.pricing.chains import BlockChain, Pass
+from distir.simulation.pricing.instructions import Instruction
+
+FEW_COPIES = 3
+"""A pattern with at most this many copies, equally many in all chains, is scheduled copy by copy
+without testing whether states still change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A pattern of passes, with the seconds on the gradient stream after each pass."""
+
+    passes: tuple[Pass, ...]
+    settling_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """A pattern of passes, whose seconds are those of one or of several patterns."""
+
+    passes: tuple[Pass, ...]
+    launch_seconds: tuple[Any, ...]
+    """Per pass, the seconds in which the host launches it."""
+    settling_seconds: tuple[Any, ...]
+    """Per pass, the seconds on the gradient stream after it."""
+
+    @cached_property
+    def settles(self) -> bool:
+        """Whether anything is done on the gradient stream."""
+        return any(map(is_positive, self.settling_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A pattern that a chain passes."""
+
+    pattern: Pattern
+    first: int
+    """Where the numbers of the first program size are among those of the pattern."""
+    counts: Floats | None
+    """How often it comes, with a number per chain; None: once."""
+
+
+def steps_of(chains: Sequence[BlockChain], num_sizes: int) -> list[list[Step]]:
+    """The steps of chains, at so many program sizes. Steps of one form have one pattern."""
+    own = [_patterns(each, num_sizes) for each in chains]
+    by_form: dict[object, dict[_Own, int]] = {}
+    form_of: dict[_Own, object] = {}
+    for pattern, _ in (each for steps in own for each in steps):
+        if pattern not in form_of:
+            form_of[pattern] = form = tuple(each.form for each in pattern.passes)
+            alike = by_form.setdefault(form, {})
+            alike[pattern] = len(alike)
+    places = {
+        pattern: (together, number * num_sizes)
+        for alike in by_form.values()
+        for together in (_together(list(alike), num_sizes),)
+        for pattern, number in alike.items()
+    }
+    return [[Step(*places[pattern], counts) for pattern, counts in steps] for steps in own]
+
+
+def _patterns(chain: BlockChain, num_sizes: int) -> list[tuple[_Own, Floats | None]]:
+    """The patterns of a chain, each with its number of copies, or None for 1. Those with few copies
+    are split into single passes, so that chains can share the first of them."""
+    num_chains = num_sizes if chain.size_numbers is None else len(chain.size_numbers)
+    settling = chain.settling_seconds or [[0.0] * len(pattern) for pattern, _ in chain.passes]
+    patterns: list[tuple[_Own, Floats | None]] = []
+    for (passes, count), seconds in zip(chain.passes, settling, strict=True):
+        if isinstance(count, np.ndarray) or count > FEW_COPIES:
+            counts = np.broadcast_to(np.asarray(count, np.float64), num_chains)
+            patterns.append((_Own(tuple(passes), tuple(seconds)), counts))
+            continue
+        blocks = zip(passes, seconds, strict=True)
+        patterns += [(_Own((each,), (own,)), None) for each, own in blocks] * count
+    return patterns
+
+
+def _together(patterns: Sequence[_Own], num_sizes: int) -> Pattern:
+    """Patterns of one form as one, with the numbers of one after those of the other."""
+    if len(patterns) == 1:
+        ((one,),) = (patterns,)
+        return Pattern(
+            one.passes, tuple(each.launch_seconds for each in one.passes), one.settling_seconds
+        )
+    passes = list(zip(*(each.passes for each in patterns), strict=True))
+    settling = zip(*(each.settling_seconds for each in patterns), strict=True)
+    return Pattern(
+        tuple(_side_by_side(each, num_sizes) for each in passes),
+        tuple(_joined([own.launch_seconds for own in each], num_sizes) for each in passes),
+        tuple(_joined(each, num_sizes) for each in settling),
+    )
+
+
+def _side_by_side(passes: Sequence[Pass], num_sizes: int) -> Pass:
+    """Passes of one form as one."""
+    first = passes[0]
+    seconds = zip(*((each.seconds for each in own.instructions) for own in passes), strict=True)
+    instructions = [
+        Instruction(
+            each.stream,
+            0.0 if each.stream is None else _joined(own, num_sizes),
+            each.reads,
+            each.writes,
+            each.label,
+            after_compute=each.after_compute,
+        )
+        for each, own in zip(first.instructions, seconds, strict=True)
+    ]
+    return Pass(tuple(instructions), first.inputs, first.outputs)
+
+
+def _joined(amounts: Sequence[Any], num_sizes: int) -> Any:
+    """Amounts, each one number or one per program size, one after the other."""
+    joined = np.empty((len(amounts), num_sizes))
+    for row, amount in zip(joined, amounts, strict=True):
+        row[:] = amount
+    return joined.ravel()
+
+
+__all__ = ["Pattern", "Step", "steps_of"]
