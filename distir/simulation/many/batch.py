@@ -264,7 +264,7 @@ class _Batch:
             alike.setdefault((kind.sharing, placement), []).append(own)
         for kinds in alike.values():
             rows.add(kinds, self.sizes)
-        rows.finish()
+        rows.finish(self.sizes)
         return rows
 
 

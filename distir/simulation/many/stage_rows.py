@@ -34,7 +34,7 @@ from distir.simulation.many.program_sizes import ProgramSizes
 from distir.simulation.pricing.repeats import RepeatedBlocks, Uneven, repeated_blocks
 from distir.simulation.pricing.stage_cost import OverlappedStages
 from distir.simulation.pricing.stage_table import NAMES, columns_of, columns_of_pair
-from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.pricing.stages import StagePricer, ToPrice, price_together
 from distir.simulation.pricing.tied import (
     NOTHING_ELSEWHERE,
     ChargedElsewhere,
@@ -69,6 +69,11 @@ among the arrangements, and the pairs."""
 LONG = 3
 """Patterns with at least this many copies are priced together, whatever their numbers of copies:
 they have a first, a last, and at least one other copy."""
+
+
+KINDS_TOGETHER = 32
+"""Program kinds whose stages are priced together, to bound memory: what is alike in them is done
+once."""
 
 
 NO_PAIRS = 0
@@ -116,6 +121,8 @@ class StageRows:
         self.padding = np.zeros(int(arrangements.size[-1]) + 1 if count else 0)
         self.pool: Floats = np.empty((0, 0))
         self._parts: list[Floats] = []
+        self._cut: list[_KindRows] = []
+        """What is cut, and not yet priced."""
         self._known_priced: tuple[object, dict[object, PricedPrograms]] | None = None
         self._count = 0
         self._ranking_numbers: dict[tuple[int, ...], int] = {}
@@ -134,25 +141,41 @@ class StageRows:
     def add(self, kinds: Sequence[SizesOfKind], sizes: ProgramSizes) -> None:
         """Adds the rows of program sizes of kinds that share programs (`ProgramKind.sharing`), and
         in parts if the sizes of a kind turn out to lead to different programs."""
-        begun = [own for each in kinds for own in self._begun(each, sizes)]
-        refine(self.known_cuts, [own.found for own in begun])
-        alike: dict[tuple[int, bool], list[_KindRows]] = {}
-        for own in begun:
-            alike.setdefault((id(own.pricer), own.splits), []).append(own)
-        for members in alike.values():
-            self._add_alike(members, sizes)
+        self._cut += [own for each in kinds for own in self._begun(each, sizes)]
+        if len(self._cut) >= KINDS_TOGETHER:
+            self._add_cut(sizes)
 
-    def _add_alike(self, kinds: Sequence[_KindRows], sizes: ProgramSizes) -> None:
-        """Adds the rows of kinds with the same pricer: together, or each apart, or that of one in
-        parts."""
+    def _add_cut(self, sizes: ProgramSizes) -> None:
+        """Adds the rows of what was cut, whose stages and overlapped pairs are priced together."""
+        while self._cut:
+            cut, self._cut = self._cut, []
+            refine(self.known_cuts, [own.found for own in cut])
+            alike: dict[tuple[int, bool], list[_KindRows]] = {}
+            for own in cut:
+                alike.setdefault((id(own.pricer), own.splits), []).append(own)
+            asked = [each for own in alike.values() for each in self._to_price(own, sizes)]
+            found = price_together([each for _, each in asked])
+            for (kinds, _), (costs, costs_of_pairs) in zip(asked, found, strict=True):
+                left, left_of_pairs = iter(costs), iter(costs_of_pairs)
+                for own in kinds:
+                    own.add(
+                        list(islice(left, len(own.unpriced.stages))),
+                        list(islice(left_of_pairs, len(own.unpriced.overlapped))),
+                    )
+
+    def _to_price(
+        self, kinds: Sequence[_KindRows], sizes: ProgramSizes
+    ) -> list[tuple[Sequence[_KindRows], ToPrice]]:
+        """What is to be priced of kinds with the same pricer: together, or each apart. Kinds whose
+        sizes have to be parted are cut again."""
         try:
-            _add_together(kinds)
+            return [(kinds, _to_price(kinds))]
         except Divergence as divergence:
-            if len(kinds) == 1:
-                self.add(kinds[0].of.parted(divergence), sizes)
-                return
-            for own in kinds:
-                self._add_alike([own], sizes)
+            if len(kinds) > 1:
+                return [each for own in kinds for each in self._to_price([own], sizes)]
+            parts = kinds[0].of.parted(divergence)
+            self._cut += [own for part in parts for own in self._begun(part, sizes)]
+            return []
 
     def _begun(self, of: SizesOfKind, sizes: ProgramSizes) -> list[_KindRows]:
         """The program sizes of a kind, cut but for refining, as one or in parts."""
@@ -184,8 +207,9 @@ class StageRows:
         self._count += values.shape[1]
         return self._count - values.shape[1]
 
-    def finish(self) -> None:
+    def finish(self, sizes: ProgramSizes) -> None:
         """Joins all rows in `pool`; no more can be added."""
+        self._add_cut(sizes)
         self._known_priced = None
         if self._parts:
             self.pool = np.empty((len(self._parts[0]), self._count))
@@ -253,19 +277,12 @@ def _num_stages(ranks: StagesOfRanks) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
-def _add_together(kinds: Sequence[_KindRows]) -> None:
-    """Adds the rows of kinds with the same pricer, whose stages and overlapped pairs are priced
-    together."""
-    pricer, pricing = kinds[0].pricer, kinds[0].pricing
+def _to_price(kinds: Sequence[_KindRows]) -> ToPrice:
+    """What is to be priced of kinds with the same pricer."""
     unpriced = [own.unpriced for own in kinds]
-    stages = pricer.price([stage for each in unpriced for _, stage in each.stages], pricing)
-    pairs = pricer.price_pairs([pair for each in unpriced for pair in each.overlapped], pricing)
-    costs, costs_of_pairs = iter(stages), iter(pairs)
-    for own, each in zip(kinds, unpriced, strict=True):
-        own.add(
-            list(islice(costs, len(each.stages))),
-            list(islice(costs_of_pairs, len(each.overlapped))),
-        )
+    stages = [stage for each in unpriced for _, stage in each.stages]
+    pairs = [pair for each in unpriced for pair in each.overlapped]
+    return kinds[0].pricer.to_price(stages, pairs, kinds[0].pricing)
 
 
 # --- sizes of one kind ----------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from distir.arrays import Floats
+from distir.arrays import Floats, Indices
 from distir.cost.amounts import is_positive
 from distir.simulation.pricing.chains import BlockChain, Pass
 from distir.simulation.pricing.instructions import Instruction
@@ -41,6 +42,8 @@ class Pattern:
     """Per pass, the seconds in which the host launches it."""
     settling_seconds: tuple[Any, ...]
     """Per pass, the seconds on the gradient stream after it."""
+    sizes: Indices
+    """The numbers of the program sizes that seconds are for, one pattern after the other."""
 
     @cached_property
     def settles(self) -> bool:
@@ -59,23 +62,24 @@ class Step:
     """How often it comes, with a number per chain; None: once."""
 
 
-def steps_of(chains: Sequence[BlockChain], num_sizes: int) -> list[list[Step]]:
-    """The steps of chains, at so many program sizes. Steps of one form have one pattern."""
-    own = [_patterns(each, num_sizes) for each in chains]
+def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[list[Step]]:
+    """The steps of chains, each at a number of program sizes. Steps of one form have one
+    pattern."""
+    own = [_patterns(*each) for each in chains]
     by_form: dict[object, dict[_Own, int]] = {}
-    form_of: dict[_Own, object] = {}
-    for pattern, _ in (each for steps in own for each in steps):
-        if pattern not in form_of:
-            form_of[pattern] = form = tuple(each.form for each in pattern.passes)
-            alike = by_form.setdefault(form, {})
-            alike[pattern] = len(alike)
-    places = {
-        pattern: (together, number * num_sizes)
-        for alike in by_form.values()
-        for together in (_together(list(alike), num_sizes),)
-        for pattern, number in alike.items()
-    }
-    return [[Step(*places[pattern], counts) for pattern, counts in steps] for steps in own]
+    known: set[_Own] = set()
+    for (_, num_sizes), patterns in zip(chains, own, strict=True):
+        for pattern, _ in patterns:
+            if pattern not in known:
+                known.add(pattern)
+                form = tuple(each.form for each in pattern.passes)
+                by_form.setdefault(form, {})[pattern] = num_sizes
+    places: dict[_Own, tuple[Pattern, int]] = {}
+    for alike in by_form.values():
+        together = _together(list(alike), list(alike.values()))
+        firsts = accumulate(alike.values(), initial=0)
+        places |= {own: (together, first) for own, first in zip(alike, firsts, strict=False)}
+    return [[Step(*places[pattern], counts) for pattern, counts in patterns] for patterns in own]
 
 
 def _patterns(chain: BlockChain, num_sizes: int) -> list[tuple[_Own, Floats | None]]:
@@ -94,25 +98,24 @@ def _patterns(chain: BlockChain, num_sizes: int) -> list[tuple[_Own, Floats | No
     return patterns
 
 
-def _together(patterns: Sequence[_Own], num_sizes: int) -> Pattern:
-    """Patterns of one form as one, with the numbers of one after those of the other."""
-    if len(patterns) == 1:
-        ((one,),) = (patterns,)
-        return Pattern(
-            one.passes, tuple(each.launch_seconds for each in one.passes), one.settling_seconds
-        )
+def _together(patterns: Sequence[_Own], num_sizes: Sequence[int]) -> Pattern:
+    """Patterns of one form, each at a number of program sizes, as one."""
     passes = list(zip(*(each.passes for each in patterns), strict=True))
+    launching = ([own.launch_seconds for own in each] for each in passes)
     settling = zip(*(each.settling_seconds for each in patterns), strict=True)
     return Pattern(
         tuple(_side_by_side(each, num_sizes) for each in passes),
-        tuple(_joined([own.launch_seconds for own in each], num_sizes) for each in passes),
+        tuple(_joined(each, num_sizes) for each in launching),
         tuple(_joined(each, num_sizes) for each in settling),
+        np.concatenate([np.arange(count) for count in num_sizes]),
     )
 
 
-def _side_by_side(passes: Sequence[Pass], num_sizes: int) -> Pass:
+def _side_by_side(passes: Sequence[Pass], num_sizes: Sequence[int]) -> Pass:
     """Passes of one form as one."""
     first = passes[0]
+    if len(passes) == 1:
+        return first
     seconds = zip(*((each.seconds for each in own.instructions) for own in passes), strict=True)
     instructions = [
         Instruction(
@@ -128,12 +131,15 @@ def _side_by_side(passes: Sequence[Pass], num_sizes: int) -> Pass:
     return Pass(tuple(instructions), first.inputs, first.outputs)
 
 
-def _joined(amounts: Sequence[Any], num_sizes: int) -> Any:
+def _joined(amounts: Sequence[Any], num_sizes: Sequence[int]) -> Any:
     """Amounts, each one number or one per program size, one after the other."""
-    joined = np.empty((len(amounts), num_sizes))
-    for row, amount in zip(joined, amounts, strict=True):
-        row[:] = amount
-    return joined.ravel()
+    if len(amounts) == 1:
+        return amounts[0]
+    joined, first = np.empty(sum(num_sizes)), 0
+    for amount, count in zip(amounts, num_sizes, strict=True):
+        joined[first : first + count] = amount
+        first += count
+    return joined
 
 
 __all__ = ["Pattern", "Step", "steps_of"]

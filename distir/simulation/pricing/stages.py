@@ -6,8 +6,9 @@ The sizes of programs may be `Many`, so that the same functions price one plan o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product, zip_longest
+from itertools import islice, pairwise, product, zip_longest
 from typing import NamedTuple, cast
 
 from distir.arrays import Indices
@@ -36,7 +37,7 @@ from distir.simulation.pricing.chains import (
     Pass,
     PassCost,
 )
-from distir.simulation.pricing.chains_many import ManyChainScheduler
+from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
 from distir.simulation.pricing.instructions import COMPUTE, Instruction, Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
@@ -105,6 +106,13 @@ class StagePricer:
         fixed fraction of exchanges (`CostModel.without_fixed_overlap`)."""
         cost = self.cost.without_fixed_overlap
         return self if cost is self.cost else self.repriced(cost)
+
+    @property
+    def many_chains(self) -> ManyChainScheduler:
+        """The scheduler of a pricer for many program sizes (`of_many`)."""
+        if not isinstance(self._chains, ManyChainScheduler):
+            raise TypeError("a pricer for one program size schedules chains one by one")
+        return self._chains
 
     # --- blocks -----------------------------------------------------------------------------------
 
@@ -395,13 +403,18 @@ class StagePricer:
 
     def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
         """The costs of stages, all of which have the same cost kinds."""
+        asked = self.to_price(stages, (), pricing)
+        return asked.costs(self._chains.run_all(asked.chains))[0]
+
+    def to_price(
+        self, stages: Sequence[UnpricedStage], pairs: Sequence[OverlappedStages], pricing: Pricing
+    ) -> ToPrice:
+        """Stages, all of which have the same cost kinds, and overlapped pairs: forward passes of
+        stages beside backward passes of others."""
         kinds = stages[0].cost_kinds if stages else ()
         chains = [self._chain(stage, kind, pricing) for stage in stages for kind in kinds]
-        costs = list(zip(chains, self._chains.run_all(chains), strict=True))
-        return [
-            self._priced_stage(stage, costs[first : first + len(kinds)], pricing)
-            for stage, first in zip(stages, range(0, len(costs), len(kinds)), strict=True)
-        ]
+        chains += [self._overlapped_chain(pair, pricing) for pair in pairs]
+        return ToPrice(self, pricing, stages, chains)
 
     def occupied_seconds(
         self, stage: UnpricedStage, pricing: Pricing, streams: Sequence[str]
@@ -439,14 +452,10 @@ class StagePricer:
             ]
         return BlockChain(passes, settling, stage.size_numbers)
 
-    def price_pairs(
-        self,
-        pairs: Sequence[OverlappedStages],
-        pricing: Pricing,
-    ) -> list[PassCost]:
-        """What overlapped pairs cost: forward passes of stages beside backward passes of others."""
-        chains = [self._overlapped_chain(pair, pricing) for pair in pairs]
-        return [each.cost for each in self._chains.run_all(chains)]
+    def price_pairs(self, pairs: Sequence[OverlappedStages], pricing: Pricing) -> list[PassCost]:
+        """What overlapped pairs cost."""
+        asked = self.to_price((), pairs, pricing)
+        return asked.costs(self._chains.run_all(asked.chains))[1]
 
     def _overlapped_chain(self, pair: OverlappedStages, pricing: Pricing) -> BlockChain:
         """The blocks of both stages side by side, in the order in which each pass visits them. The
@@ -470,7 +479,7 @@ class StagePricer:
         passes = [(tuple(map(of, pattern)), count) for pattern, count in beside]
         return BlockChain(passes, size_numbers=pair.size_numbers)
 
-    def _priced_stage(
+    def priced_stage(
         self, stage: UnpricedStage, chains: Sequence[tuple[BlockChain, ChainCost]], pricing: Pricing
     ) -> StageCost:
         """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
@@ -507,6 +516,36 @@ class StagePricer:
         return self._instructions_of(passes[FORWARD].own.gathers, pricing)
 
 
+@dataclass(frozen=True, slots=True)
+class ToPrice:
+    """Stages and overlapped pairs whose passes are known, but not how long they take."""
+
+    pricer: StagePricer
+    pricing: Pricing
+    stages: Sequence[UnpricedStage]
+    chains: Sequence[BlockChain]
+    """The passes of each stage, by cost kind, and then those of the pairs."""
+
+    def costs(self, costs: Sequence[ChainCost]) -> tuple[list[StageCost], list[PassCost]]:
+        """The costs of the stages and of the pairs, given those of their chains."""
+        found = zip(self.chains, costs, strict=True)
+        priced = [
+            self.pricer.priced_stage(
+                stage, list(islice(found, len(stage.cost_kinds))), self.pricing
+            )
+            for stage in self.stages
+        ]
+        return priced, [cost.cost for _, cost in found]
+
+
+def price_together(asked: Sequence[ToPrice]) -> list[tuple[list[StageCost], list[PassCost]]]:
+    """The costs of what several pricers of one cost model have to price, each at many program
+    sizes; what is alike is scheduled once."""
+    schedulers = [each.pricer.many_chains for each in asked]
+    found = run_together([(own, each.chains) for own, each in zip(schedulers, asked, strict=True)])
+    return [each.costs(own) for each, own in zip(asked, found, strict=True)]
+
+
 def _host_seconds(instructions: Iterable[Instruction]) -> float:
     """Seconds of copies between a device and its host."""
     return sum(each.seconds for each in instructions if each.stream == HOST)
@@ -522,4 +561,4 @@ def _total_bytes(values: Sequence[Value]) -> float:
     return sum(value.type.size_bytes for value in values)
 
 
-__all__ = ["StagePricer"]
+__all__ = ["StagePricer", "ToPrice", "price_together"]
