@@ -156,13 +156,16 @@ class _Run:
         """Keeps the costs of chains that have ended, and puts the others with those that they can
         go on with."""
         alike: dict[tuple[Pattern, int, bool], list[_Asked]] = {}
+        ended: list[_Asked] = []
         for each in asked:
             if each.to_come:
                 step = each.next
                 key = step.pattern, step.first, step.counts is None
                 alike.setdefault(key, []).append(each)
             else:
-                self._costs[each.number] = self._cost(progress.taken(each.chains))
+                ended.append(each)
+        if ended:
+            self._end(progress, ended)
         for (pattern, _, is_single), members in alike.items():
             following = pattern, is_single, progress.start
             self._waiting.add(following, _without_others(progress, members))
@@ -183,21 +186,29 @@ class _Run:
             self.wait(progress.at_sizes(pattern.sizes), done)
         return self._costs
 
-    def _cost(self, progress: Progress) -> ChainCost:
+    def _end(self, progress: Progress, ended: Sequence[_Asked]) -> None:
+        """Keeps the costs of chains that have ended."""
         sums, count = progress.sums, len(progress.start.streams)
         tail = np.maximum(progress.times[:count].max(axis=0, initial=0.0), 0.0)
         tail = tail if progress.state is None else tail[progress.state]
-        seconds: Any = self._bound(sums[STREAMS] + tail, sums[LAUNCHES])
-        arrays = [seconds, sums[EXPOSED] + tail, sums[STREAMS] + tail]
-        seconds, exposed, streaming = (array.view(Many) for array in arrays)
-        launches, settled = (sums[row].view(Many) for row in (LAUNCHES, SETTLED))
-        cost = PassCost(seconds, seconds - exposed, ((ALL, exposed),))
-        return ChainCost(cost, streaming, launches, settled)
+        streaming, exposed = sums[STREAMS] + tail, sums[EXPOSED] + tail
+        seconds = np.broadcast_to(self._bound(streaming, sums[LAUNCHES]), streaming.shape)
+        every = np.stack(
+            [seconds, seconds - exposed, exposed, streaming, sums[LAUNCHES], sums[SETTLED]]
+        )
+        for each in ended:
+            own = every.take(each.chains, axis=1)
+            whole, compute, waited, streams, launches, settled = own.view(Many)
+            cost = PassCost(whole, compute, ((ALL, waited),))
+            self._costs[each.number] = ChainCost(cost, streams, launches, settled)
 
 
 def _bounded_by_links(chain: BlockChain, cost: ChainCost) -> ChainCost:
     """The cost of a chain that lasts no less than its `link_seconds`."""
-    late = cast("Any", chain.link_seconds - cost.cost.seconds)
+    links = chain.link_seconds
+    if not is_positive(links):
+        return cost
+    late = cast("Any", links - cost.cost.seconds)
     if not is_positive(late):
         return cost
     return replace(cost, cost=cost.cost.longer(np.maximum(late, 0.0), ALL))
