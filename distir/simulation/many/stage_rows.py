@@ -71,9 +71,9 @@ LONG = 3
 they have a first, a last, and at least one other copy."""
 
 
-KINDS_TOGETHER = 32
-"""Program kinds whose stages are priced together, to bound memory: what is alike in them is done
-once."""
+SIZES_TOGETHER = 1 << 9
+"""Program sizes, over all kinds, whose stages are priced together: what is alike in them is done
+once, which pays while there are few; many would take memory."""
 
 
 NO_PAIRS = 0
@@ -142,7 +142,7 @@ class StageRows:
         """Adds the rows of program sizes of kinds that share programs (`ProgramKind.sharing`), and
         in parts if the sizes of a kind turn out to lead to different programs."""
         self._cut += [own for each in kinds for own in self._begun(each, sizes)]
-        if len(self._cut) >= KINDS_TOGETHER:
+        if sum(len(own.which) for own in self._cut) >= SIZES_TOGETHER:
             self._add_cut(sizes)
 
     def _add_cut(self, sizes: ProgramSizes) -> None:

@@ -118,21 +118,43 @@ Together = Sequence[tuple[ManyChainScheduler, Sequence[BlockChain]]]
 """Chains of several schedulers, each of which has program sizes of its own."""
 
 
+CHAINS_TOGETHER = 1 << 16
+"""Chains, one for each program size, that are scheduled together, to bound memory."""
+
+
 def run_together(asked: Together) -> list[list[ChainCost]]:
     """What the schedulers' `run_all` find, of which what is alike is scheduled once. All of them
     bound launches alike."""
+    found: list[list[ChainCost]] = []
+    first = count = 0
+    for number, (own, chains) in enumerate(asked):
+        more = sum(_width(chain, own.num_sizes) for chain in chains)
+        if count + more > CHAINS_TOGETHER:
+            found += _together(asked[first:number])
+            first = number
+            count = 0
+        count += more
+    return found + _together(asked[first:])
+
+
+def _width(chain: BlockChain, num_sizes: int) -> int:
+    """How many chains a description describes, at so many program sizes."""
+    return num_sizes if chain.size_numbers is None else len(chain.size_numbers)
+
+
+def _together(asked: Together) -> list[list[ChainCost]]:
+    """See `run_together`."""
     every = [(chain, own.num_sizes) for own, chains in asked for chain in chains]
     steps = iter(steps_of(every))
     runs: dict[frozenset[str] | None, _Run] = {}
-    number = 0
+    numbers = count()
     for own, chains in asked:
         by_exact: dict[frozenset[str] | None, list[_Asked]] = {}
         sizes = np.arange(own.num_sizes)
         for chain in chains:
-            numbers = sizes if chain.size_numbers is None else chain.size_numbers
-            each = _Asked(number, next(steps), 0, numbers)
+            chosen = sizes if chain.size_numbers is None else chain.size_numbers
+            each = _Asked(next(numbers), next(steps), 0, chosen)
             by_exact.setdefault(chain.exact, []).append(each)
-            number += 1
         for exact, alike in by_exact.items():
             runs.setdefault(exact, _Run(own.bound, exact)).wait(Progress.begun(sizes), alike)
     costs: dict[int, ChainCost] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise, product, zip_longest
+from itertools import pairwise, product, zip_longest
 from typing import NamedTuple, cast
 
 from distir.arrays import Indices
@@ -404,7 +404,7 @@ class StagePricer:
     def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
         """The costs of stages, all of which have the same cost kinds."""
         asked = self.to_price(stages, (), pricing)
-        return asked.costs(self._chains.run_all(asked.chains))[0]
+        return asked.costs(list(map(self._chains.run_all, asked.chains)))[0]
 
     def to_price(
         self, stages: Sequence[UnpricedStage], pairs: Sequence[OverlappedStages], pricing: Pricing
@@ -412,8 +412,8 @@ class StagePricer:
         """Stages, all of which have the same cost kinds, and overlapped pairs: forward passes of
         stages beside backward passes of others."""
         kinds = stages[0].cost_kinds if stages else ()
-        chains = [self._chain(stage, kind, pricing) for stage in stages for kind in kinds]
-        chains += [self._overlapped_chain(pair, pricing) for pair in pairs]
+        chains = [[self._chain(stage, kind, pricing) for stage in stages] for kind in kinds]
+        chains.append([self._overlapped_chain(pair, pricing) for pair in pairs])
         return ToPrice(self, pricing, stages, chains)
 
     def occupied_seconds(
@@ -455,7 +455,7 @@ class StagePricer:
     def price_pairs(self, pairs: Sequence[OverlappedStages], pricing: Pricing) -> list[PassCost]:
         """What overlapped pairs cost."""
         asked = self.to_price((), pairs, pricing)
-        return asked.costs(self._chains.run_all(asked.chains))[1]
+        return asked.costs(list(map(self._chains.run_all, asked.chains)))[1]
 
     def _overlapped_chain(self, pair: OverlappedStages, pricing: Pricing) -> BlockChain:
         """The blocks of both stages side by side, in the order in which each pass visits them. The
@@ -523,27 +523,35 @@ class ToPrice:
     pricer: StagePricer
     pricing: Pricing
     stages: Sequence[UnpricedStage]
-    chains: Sequence[BlockChain]
-    """The passes of each stage, by cost kind, and then those of the pairs."""
+    chains: Sequence[Sequence[BlockChain]]
+    """By cost kind, the passes of the stages; and then those of the pairs."""
 
-    def costs(self, costs: Sequence[ChainCost]) -> tuple[list[StageCost], list[PassCost]]:
+    def costs(self, costs: Sequence[Sequence[ChainCost]]) -> tuple[list[StageCost], list[PassCost]]:
         """The costs of the stages and of the pairs, given those of their chains."""
-        found = zip(self.chains, costs, strict=True)
+        *of_kinds, of_pairs = (
+            list(zip(*both, strict=True)) for both in zip(self.chains, costs, strict=True)
+        )
         priced = [
-            self.pricer.priced_stage(
-                stage, list(islice(found, len(stage.cost_kinds))), self.pricing
-            )
-            for stage in self.stages
+            self.pricer.priced_stage(stage, chains, self.pricing)
+            for stage, chains in zip(self.stages, zip(*of_kinds, strict=True), strict=True)
         ]
-        return priced, [cost.cost for _, cost in found]
+        return priced, [cost.cost for _, cost in of_pairs]
 
 
 def price_together(asked: Sequence[ToPrice]) -> list[tuple[list[StageCost], list[PassCost]]]:
     """The costs of what several pricers of one cost model have to price, each at many program
     sizes; what is alike is scheduled once."""
-    schedulers = [each.pricer.many_chains for each in asked]
-    found = run_together([(own, each.chains) for own, each in zip(schedulers, asked, strict=True)])
-    return [each.costs(own) for each, own in zip(asked, found, strict=True)]
+    every = [
+        (kind, number, each.pricer.many_chains, chains)
+        for number, each in enumerate(asked)
+        for kind, chains in enumerate(each.chains)
+    ]
+    every.sort(key=lambda each: each[:2])
+    costs: list[list[list[ChainCost]]] = [[] for _ in asked]
+    found = run_together([each[2:] for each in every])
+    for (_, number, *_), own in zip(every, found, strict=True):
+        costs[number].append(own)
+    return [each.costs(own) for each, own in zip(asked, costs, strict=True)]
 
 
 def _host_seconds(instructions: Iterable[Instruction]) -> float:
