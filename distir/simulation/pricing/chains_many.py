@@ -118,7 +118,7 @@ Together = Sequence[tuple[ManyChainScheduler, Sequence[BlockChain]]]
 """Chains of several schedulers, each of which has program sizes of its own."""
 
 
-CHAINS_TOGETHER = 1 << 16
+CHAINS_TOGETHER = 1 << 14
 """Chains, one for each program size, that are scheduled together, to bound memory."""
 
 
