@@ -190,12 +190,11 @@ def segments(
     next pass, and its first block finds gathered what it reads.
     """
     ordered = programs[::-1] if is_reversed(kind) else programs
+    gathering = [program if program.in_action(kind).gathers else None for program in ordered]
     found: list[Segment] = []
     for place, program in enumerate(ordered):
-        following = ordered[place + 1] if place + 1 < len(ordered) else None
-        if following is not None and not following.in_action(kind).gathers:
-            following = None
-        first = place == 0 or not program.in_action(kind).gathers
+        following = gathering[place + 1] if place + 1 < len(ordered) else None
+        first = place == 0 or gathering[place] is None
         before = ordered[place - 1] if place and kind == FORWARD else None
         found.append(
             Segment(

@@ -21,7 +21,7 @@ from distir.models.transformer import TransformerConfig
 from distir.models.zoo import find_model
 from distir.ops.collective import AllToAll
 from distir.plan import Planner
-from distir.simulation.pricing.memory import storages
+from distir.simulation.pricing.liveness import storages
 from distir.strategy import Strategy
 from distir.workload import Workload
 
@@ -47,7 +47,7 @@ def planner(config: TransformerConfig) -> Planner:
 def saved_bytes_per_layer(planner: Planner, strategy: Strategy, layer: int = 3) -> int:
     """What an inner layer keeps for its backward pass, each piece of memory once."""
     program = planner.block_programs(strategy)[layer]
-    roots = storages(program.forward)
+    roots = storages(program.forward, {})
     kept: set[Any] = {roots.get(value, value) for value in program.saved}
     return sum(value.type.size_bytes for value in kept)
 

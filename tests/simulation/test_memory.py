@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from distir.plan.passes import block_passes
 from distir.simulation.pricing.instructions import Pricing
-from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
+from distir.simulation.pricing.memory import ChainMemory, MemoryEffect, in_turn
 from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
 from tests.conftest import HEALTH_CHECKS
@@ -63,6 +65,8 @@ def test_blocks_compose(share: int, scenario: Scenario) -> None:
 def test_effects_compose_associatively() -> None:
     a, b, c = MemoryEffect(3.0, 5.0), MemoryEffect(-2.0, 1.0), MemoryEffect(4.0, 4.0)
     assert a.then(b).then(c) == a.then(b.then(c))
-    assert a.times(3) == a.then(a).then(a)
-    assert b.times(3) == b.then(b).then(b)
-    assert a.times(0) == MemoryEffect()
+    for each in (a, b):
+        one = np.array([[field] for field in astuple(each)])
+        thrice = each.then(each).then(each)
+        assert MemoryEffect(*in_turn([one], [3])[:, 0]) == thrice
+        assert MemoryEffect(*in_turn([one] * 3)[:, 0]) == thrice

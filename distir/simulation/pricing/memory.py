@@ -1,31 +1,25 @@
-"""The effect of actions on memory, by liveness of values in program order.
+"""The effect of actions on memory, composed of the effects of blocks (`liveness.py`).
 
-A value takes memory from the op that makes it to the last op that reads it; a view shares the
-storage of its operand. A value that the backward pass reads stays until its last reader there. The
-values that an action receives are there from its start, those that it sends until its end.
+The values that an action receives are there from its start, those that it sends until its end.
 
 The effect of a block depends on its neighbours only through its `Border`. So equal blocks are
 walked until the border repeats, and the effect of the others is a multiple.
-
-If the backward pass has two parts, a value that `W` reads stays until its last reader in `W`. `B`
-visits blocks from the last to the first, `W` from the first to the last. So of the blocks that read
-a value in `W`, the one that reads it last comes first when blocks are walked backwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from distir.arrays import Indices
-from distir.cost.amounts import Many, select, taken
-from distir.ir.core import Node, Value
-from distir.ops.collective import Sharded
-from distir.ops.host import device_bytes
-from distir.plan.passes import BlockPasses, Composed, Segment, composed
+from distir.arrays import Floats, Indices
+from distir.cost.amounts import Many
+from distir.ir.core import Value
+from distir.plan.passes import BlockPasses, Segment
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
+from distir.simulation.pricing.liveness import BackwardBorder, Border, LiveBackward, LivePass
 from distir.simulation.pricing.repeats import Count, RepeatedBlocks, any_left
 
 
@@ -47,212 +41,85 @@ class MemoryEffect:
 
     def then(self, other: MemoryEffect) -> MemoryEffect:
         """The effect of both, one after the other."""
-        return joined((self, other))
-
-    def times(self, count: Count) -> MemoryEffect:
-        """The effect of `count` such effects, one after the other."""
-        if np.ndim(count) == 0 and count < 2:
-            return self if count else MemoryEffect()
-        before = select(self.delta > 0, count - 1, 0)
+        higher = self.delta + other.peak > self.peak
         return MemoryEffect(
-            self.delta * count,
-            self.peak + self.delta * before,
-            self.buffer_delta * count,
-            self.buffer_peak + self.buffer_delta * before,
+            self.delta + other.delta,
+            self.delta + other.peak if higher else self.peak,
+            self.buffer_delta + other.buffer_delta,
+            self.buffer_delta + other.buffer_peak if higher else self.buffer_peak,
         )
 
-    def at(self, size_numbers: Indices | None) -> MemoryEffect:
-        """The effect at the program sizes with these numbers; at all sizes for None."""
-        if size_numbers is None:
-            return self
-        amounts = (self.delta, self.peak, self.buffer_delta, self.buffer_peak)
-        return MemoryEffect(*(taken(amount, size_numbers) for amount in amounts))
 
+def in_turn(
+    effects: Sequence[Floats], counts: Sequence[Count] = (), sizes: Indices | None = None
+) -> Floats:
+    """The effect of several effects, one after the other, each once or as often as its count says.
 
-def joined(effects: Sequence[MemoryEffect]) -> MemoryEffect:
-    """The effect of several effects, one after the other."""
-    if len(effects) == 1:
+    An effect has a row for each field of a `MemoryEffect`, and a column for each program size; the
+    result has the columns `sizes`. Bytes are whole numbers, so that sums are exact in any order.
+    """
+    if len(effects) == 1 and not counts:
         return effects[0]
-    fields = [(e.delta, e.peak, e.buffer_delta, e.buffer_peak) for e in effects]
-    if any(isinstance(amount, np.ndarray) for each in fields for amount in each):
-        return _joined_many(fields)
-    delta = peak = buffer_delta = buffer_peak = 0.0
-    for each_delta, each_peak, each_buffer_delta, each_buffer_peak in fields:
-        if delta + each_peak > peak:
-            peak, buffer_peak = delta + each_peak, buffer_delta + each_buffer_peak
-        delta, buffer_delta = delta + each_delta, buffer_delta + each_buffer_delta
-    return MemoryEffect(delta, peak, buffer_delta, buffer_peak)
-
-
-def _joined_many(effects: Sequence[tuple[float, ...]]) -> MemoryEffect:
-    """Array version of `joined`. Bytes are whole numbers, so that sums are exact in any order."""
-    elements = max(np.size(amount) for effect in effects for amount in effect)
-    table = np.zeros((4, len(effects) + 1, elements))
-    for row, effect in enumerate(effects, start=1):
-        for rows, amount in zip(table, effect, strict=True):
-            rows[row] = amount
-    delta, peak, buffer_delta, buffer_peak = table
-    ends, buffer_ends = np.cumsum(delta, axis=0), np.cumsum(buffer_delta, axis=0)
-    peak += ends - delta
-    buffer_peak += buffer_ends - buffer_delta
-    first = peak.argmax(axis=0)[None]
-    arrays = (
-        ends[-1],
-        np.take_along_axis(peak, first, axis=0)[0],
-        buffer_ends[-1],
-        np.take_along_axis(buffer_peak, first, axis=0)[0],
-    )
-    return MemoryEffect(*(array.view(Many) for array in arrays))
-
-
-@dataclass(frozen=True, slots=True)
-class Border:
-    """The values that one block of a stage hands to the next."""
-
-    storage: tuple[int, ...]
-    """Per value, the number of its storage."""
-    sizes: tuple[int, ...]
-    """Per storage, its bytes."""
-    kept: tuple[bool, ...]
-    """Per storage, whether a block that was visited before keeps it for a later pass."""
-
-    @classmethod
-    def arriving(cls, values: Sequence[Value]) -> Border:
-        """The border at the start of an action, where every value has its own storage."""
-        sizes = tuple(value.type.size_bytes for value in values)
-        return cls(tuple(range(len(sizes))), sizes, (False,) * len(sizes))
-
-
-@dataclass(frozen=True, slots=True)
-class _BackwardBorder:
-    """What crosses between two blocks in the backward pass."""
-
-    gradients: Border
-    awaited: frozenset[int] = frozenset()
-    """Numbers of the storages of the forward border that a block visited before reads in its
-    `W`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ForwardStorage:
-    """A storage that came over the forward border, by its number there."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class _BackwardStorage:
-    """A storage that came over the backward border, by its number there."""
-
-    number: int
-
-
-_Storage = Value | _ForwardStorage | _BackwardStorage
-"""A storage. That of a value which is made in the block, and is no view, is the value itself."""
-
-
-def storages(
-    nodes: Sequence[Node], known: Mapping[Value, _Storage] | None = None
-) -> dict[Value, _Storage]:
-    """The storages of values that do not have their own: those of `known`, and of views."""
-    found: dict[Value, _Storage] = dict(known or {})
-    for node in nodes:
-        op = node.op.op if isinstance(node.op, Sharded) else node.op
-        if op.is_view:
-            first = node.operands[0]
-            found.update(dict.fromkeys(node.results, found.get(first, first)))
+    table = np.array(effects)
+    if sizes is not None:
+        table = table.take(sizes, axis=2)
+    deltas, peaks = table[:, ::2], table[:, 1::2]
+    if counts:
+        times = np.empty((len(table), 1, table.shape[2]))
+        for row, count in zip(times, counts, strict=True):
+            row[:] = count
+        peaks += deltas * ((deltas[:, :1] > 0) * (times - 1))
+        deltas *= times
+    ends = deltas.cumsum(axis=0)
+    peaks += ends - deltas
+    first = peaks[:, 0].argmax(axis=0)
+    found = np.empty(table.shape[1:])
+    found[::2] = ends[-1]
+    found[1::2] = peaks[first, :, np.arange(len(first))].T
     return found
 
 
-@dataclass(slots=True)
-class _Liveness:
-    """Liveness over the nodes of one pass of a block. Storages that are not mentioned (parameters,
-    inputs of the model) are not counted."""
-
-    storage: Mapping[Value, _Storage]
-    """Of values that do not have their own."""
-    present: dict[_Storage, int]
-    """Bytes of storages that are there before the pass, and that this block has to free."""
-    arriving: Collection[_Storage] = ()
-    """Storages that are allocated at the start of the pass."""
-    kept: Collection[_Storage] = ()
-    """Storages that must not be freed."""
-    leaving: Collection[_Storage] = ()
-    """Storages that must not be freed before the end."""
-    buffers: Collection[_Storage] = ()
-
-    def run(self, nodes: Sequence[Node]) -> MemoryEffect:
-        """The effect of the pass on memory; adds the storages that it makes to `present`."""
-        storage, sizes = self.storage, self.present
-        stays = {*self.kept, *self.leaving}
-        last_use: dict[_Storage, int] = dict.fromkeys(sizes, -1)
-        for position, node in enumerate(nodes):
-            for value in (*node.operands, *node.results):
-                last_use[storage.get(value, value)] = position
-        dying: dict[int, list[_Storage]] = {}
-        for each, position in last_use.items():
-            if each not in stays:
-                dying.setdefault(position, []).append(each)
-        buffers = set(self.buffers)
-        live = peak = sum(sizes[each] for each in self.arriving)
-        buffered = buffer_peak = 0
-
-        def free(each: _Storage) -> None:
-            nonlocal live, buffered
-            size = sizes.get(each, 0)
-            live -= size
-            buffered -= size if each in buffers else 0
-
-        for each in dying.get(-1, ()):
-            free(each)
-        for position, node in enumerate(nodes):
-            for value, size in zip(node.results, device_bytes(node), strict=True):
-                if value not in storage:
-                    sizes[value] = size
-                    live += sizes[value]
-                    buffered += sizes[value] if value in buffers else 0
-            higher = live > peak
-            peak, buffer_peak = select(higher, live, peak), select(higher, buffered, buffer_peak)
-            for each in dying.get(position, ()):
-                free(each)
-        for each in set(self.leaving) - set(self.kept):
-            free(each)
-        return MemoryEffect(live, peak, buffered, buffer_peak)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Visit:
-    """A block of a stage, with the border before it."""
+    """A block of a stage, with the border before it. Compared by identity."""
 
     passes: BlockPasses
     border: Border
-    first: bool
+    is_first: bool
     """Whether it is the first block of its stage."""
-    last: bool
+    is_last: bool
     """Whether it is the last block of its stage."""
 
 
 _RepeatedVisits = tuple[tuple[_Visit, ...], Count]
 """A pattern of blocks that have the same borders in every copy, and how often it is repeated."""
 
+_Down = tuple[Floats, Border, tuple[_Visit, ...]]
+"""The effect of blocks in the forward pass, the border after them, and themselves, visited."""
+
+_Up = tuple[tuple[Floats, ...], BackwardBorder]
+"""The effects of blocks in the whole backward pass, or in both of its parts, and the border before
+them."""
+
 
 @dataclass(slots=True)
 class ChainMemory:
-    """The memory effects of stages, composed of those of their blocks, which it keeps."""
+    """The memory effects of stages, composed of those of their blocks, which it keeps.
 
-    _composed: dict[Segment, Composed] = field(default_factory=dict[Segment, Composed])
-    _patterns_down: dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]] = field(
-        default_factory=dict[object, tuple[MemoryEffect, Border, tuple[_Visit, ...]]]
+    If `num_sizes` is given, bytes are amounts with a number for each of so many program sizes.
+    """
+
+    num_sizes: int | None = None
+    _borders: dict[object, Border] = field(default_factory=dict[object, Border])
+    _starts: dict[object, Border] = field(default_factory=dict[object, Border])
+    _visits: dict[object, _Visit] = field(default_factory=dict[object, _Visit])
+    _live: dict[object, LivePass] = field(default_factory=dict[object, LivePass])
+    _patterns_down: dict[object, _Down] = field(default_factory=dict[object, _Down])
+    _patterns_up: dict[object, _Up] = field(default_factory=dict[object, _Up])
+    _forward: dict[object, tuple[Floats, Border]] = field(
+        default_factory=dict[object, tuple[Floats, Border]]
     )
-    _patterns_up: dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]] = field(
-        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]]
-    )
-    _forward: dict[object, tuple[MemoryEffect, Border]] = field(
-        default_factory=dict[object, tuple[MemoryEffect, Border]]
-    )
-    _backward: dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]] = field(
-        default_factory=dict[object, tuple[MemoryEffect, MemoryEffect, _BackwardBorder]]
-    )
+    _backward: dict[object, _Up] = field(default_factory=dict[object, _Up])
 
     def stage(
         self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None = None
@@ -264,278 +131,151 @@ class ChainMemory:
         `size_numbers`. Raises `Uneven` if values that cross borders depend on the number of copies.
         """
         forward, visits = self._down(blocks, size_numbers)
-        whole, _ = self._up(visits, size_numbers, splits=False)
-        splits = len(blocks[0][0][0]) > INPUT_PART
-        parts = self._up(visits, size_numbers, splits=True) if splits else ()
-        return (forward, whole, *parts)
+        effects = [forward, *self._up(visits, size_numbers, splits=False)]
+        if len(blocks[0][0][0]) > INPUT_PART:
+            effects += self._up(visits, size_numbers, splits=True)
+        return tuple([MemoryEffect(*self._amounts(effect)) for effect in effects])
 
     def after_forward(self, blocks: Sequence[RepeatedBlocks[BlockPasses]]) -> float:
         """Bytes that the forward pass of a stage leaves behind."""
-        return self._down(blocks, None)[0].delta
+        return self._amounts(self._down(blocks, None)[0])[0]
+
+    def _amounts(self, effect: Floats) -> Sequence[Any]:
+        """The fields of a `MemoryEffect`."""
+        return effect[:, 0].tolist() if self.num_sizes is None else [*effect.view(Many)]
 
     def _down(
         self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None
-    ) -> tuple[MemoryEffect, list[_RepeatedVisits]]:
+    ) -> tuple[Floats, list[_RepeatedVisits]]:
         """The effect of the forward pass of a stage, and its blocks with their borders."""
-        effects: list[MemoryEffect] = []
+        effects: list[Floats] = []
         visits: list[_RepeatedVisits] = []
-        border = Border.arriving(blocks[0][0][0][FORWARD].received)
+        border = self._start(blocks[0][0][0][FORWARD].received)
         for number, (pattern, count) in enumerate(blocks):
             is_last_pattern = number + 1 == len(blocks)
             left = count
             while any_left(left):
                 last = is_last_pattern and not any_left(left - 1)
                 effect, after, visited = self._pattern_down(pattern, border, not visits, last)
-                repeats = after == border and bool(visits) and not last
+                repeats = after is border and bool(visits) and not last
                 times = left - is_last_pattern if repeats else 1
-                effects.append(effect.at(size_numbers).times(times))
+                effects.append(effect)
                 visits.append((visited, times))
                 border, left = after, left - times
-        return joined(effects), visits
+        return in_turn(effects, [times for _, times in visits], size_numbers), visits
 
     def _pattern_down(
         self, pattern: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
-    ) -> tuple[MemoryEffect, Border, tuple[_Visit, ...]]:
-        """The effect of one copy of a pattern in the forward pass, the border after it, and its
-        blocks with their borders."""
+    ) -> _Down:
+        """One copy of a pattern in the forward pass, with the border before it."""
         key = (pattern, border, first, last)
-        if key not in self._patterns_down:
-            self._patterns_down[key] = self._visited_down(pattern, border, first, last)
-        return self._patterns_down[key]
+        found = self._patterns_down.get(key)
+        if found is None:
+            effects: list[Floats] = []
+            visits: list[_Visit] = []
+            for number, passes in enumerate(pattern):
+                ends = first and number == 0, last and number + 1 == len(pattern)
+                visit = (passes, border, *ends)
+                visits.append(self._visits.setdefault(visit, _Visit(*visit)))
+                effect, border = self._block_down(passes[FORWARD], border, *ends)
+                effects.append(effect)
+            found = self._patterns_down[key] = in_turn(effects), border, tuple(visits)
+        return found
 
-    def _visited_down(
-        self, pattern: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
-    ) -> tuple[MemoryEffect, Border, tuple[_Visit, ...]]:
-        effects: list[MemoryEffect] = []
-        visits: list[_Visit] = []
-        for number, passes in enumerate(pattern):
-            ends = first and number == 0, last and number + 1 == len(pattern)
-            visits.append(_Visit(passes, border, *ends))
-            effect, border = self.forward(passes[FORWARD], border, *ends)
-            effects.append(effect)
-        return joined(effects), border, tuple(visits)
+    def _block_down(
+        self, segment: Segment, border: Border, is_first: bool, is_last: bool
+    ) -> tuple[Floats, Border]:
+        """The effect of a block's forward pass, and the border after it."""
+        key = (segment, border, is_first, is_last)
+        found = self._forward.get(key)
+        if found is None:
+            live = self._live_pass(segment, border)
+            effect, after = live.forward(border, is_first=is_first, is_last=is_last)
+            found = self._forward[key] = effect, self._only(after)
+        return found
 
     def _up(
         self, visits: Sequence[_RepeatedVisits], size_numbers: Indices | None, splits: bool
-    ) -> tuple[MemoryEffect, MemoryEffect]:
-        """The effects of the two parts of a stage's backward pass; if it is not split, of all of it
-        and of nothing."""
-        early: list[MemoryEffect] = []
-        late: list[MemoryEffect] = []
-        border = _BackwardBorder(Border.arriving(visits[-1][0][-1].passes[BACKWARD].received))
+    ) -> tuple[Floats, ...]:
+        """The effect of a stage's backward pass, or those of both of its parts."""
+        parts: list[tuple[Floats, ...]] = []
+        counts: list[Count] = []
+        received = visits[-1][0][-1].passes[BACKWARD].received
+        border = BackwardBorder(self._start(received))
         for pattern, count in reversed(visits):
             left = count
             while any_left(left):
-                own_early, own_late, after = self._pattern_up(pattern, border, splits)
+                effects, after = self._pattern_up(pattern, border, splits)
                 times = left if after == border else 1
-                early.append(own_early.at(size_numbers).times(times))
-                late.append(own_late.at(size_numbers).times(times))
+                parts.append(effects)
+                counts.append(times)
                 border, left = after, left - times
-        return joined(early), joined(late[::-1])
+        return _by_part(parts, counts, size_numbers)
 
-    def _pattern_up(
-        self, pattern: tuple[_Visit, ...], border: _BackwardBorder, splits: bool
-    ) -> tuple[MemoryEffect, MemoryEffect, _BackwardBorder]:
-        """The effects of one copy of a pattern in the backward pass, and the border before it."""
+    def _pattern_up(self, pattern: tuple[_Visit, ...], border: BackwardBorder, splits: bool) -> _Up:
+        """One copy of a pattern in the backward pass, with the border behind it."""
         key = (pattern, border, splits)
-        if key not in self._patterns_up:
-            self._patterns_up[key] = self._visited_up(pattern, border, splits)
-        return self._patterns_up[key]
+        found = self._patterns_up.get(key)
+        if found is None:
+            parts: list[tuple[Floats, ...]] = []
+            for visit in reversed(pattern):
+                effects, border = self._block_up(visit, border, splits)
+                parts.append(effects)
+            found = self._patterns_up[key] = _by_part(parts), border
+        return found
 
-    def _visited_up(
-        self, pattern: tuple[_Visit, ...], border: _BackwardBorder, splits: bool
-    ) -> tuple[MemoryEffect, MemoryEffect, _BackwardBorder]:
-        early: list[MemoryEffect] = []
-        late: list[MemoryEffect] = []
-        for visit in reversed(pattern):
-            own_early, own_late, border = self.backward(visit, border, splits)
-            early.append(own_early)
-            late.append(own_late)
-        return joined(early), joined(late[::-1]), border
+    def _block_up(self, visit: _Visit, border: BackwardBorder, splits: bool) -> _Up:
+        """The effects of a block in the backward pass, and the border before it."""
+        key = (visit, border, splits)
+        found = self._backward.get(key)
+        if found is None:
+            passes = [
+                self._live_pass(visit.passes[FORWARD], visit.border),
+                self._live_pass(visit.passes[INPUT_PART if splits else BACKWARD], border.gradients),
+            ]
+            if splits:
+                passes.append(self._live_pass(visit.passes[WEIGHT_PART], None))
+            live = LiveBackward.of(passes, visit.border, border)
+            effects = live.effects(is_first=visit.is_first, is_last=visit.is_last)
+            gradients, awaited = live.border()
+            found = effects, BackwardBorder(self._only(gradients), awaited)
+            self._backward[key] = found
+        return found
 
-    def forward(
-        self, segment: Segment, border: Border, first: bool, last: bool
-    ) -> tuple[MemoryEffect, Border]:
-        """The effect of a block's forward pass, and the border after it."""
-        key = (segment, border, first, last)
-        if key not in self._forward:
-            ops = self.composed(segment)
-            numbers = [_ForwardStorage(number) for number in border.storage]
-            storage = storages(ops.nodes, dict(zip(ops.handed, numbers, strict=True)))
-            saved = {storage.get(value, value) for value in segment.program.saved}
-            sent = [storage.get(value, value) for value in ops.handing]
-            liveness = _Liveness(
-                storage,
-                {n: border.sizes[n.number] for n in numbers if not border.kept[n.number]},
-                arriving=set(numbers) if first else (),
-                kept=saved if last else {*saved, *sent},
-                leaving=sent if last else (),
-                buffers=_buffers(ops, segment, storage),
-            )
-            effect = liveness.run(ops.nodes)
-            sizes = {**liveness.present, **{n: border.sizes[n.number] for n in numbers}}
-            kept = saved | {n for n in numbers if border.kept[n.number]}
-            self._forward[key] = effect, _border(sent, sizes, kept)
-        return self._forward[key]
+    def _live_pass(self, segment: Segment, border: Border | None) -> LivePass:
+        """A pass of a block. Over the border come the values that it is handed."""
+        numbers = None if border is None else border.storage
+        key = (segment, numbers)
+        found = self._live.get(key)
+        if found is None:
+            found = self._live[key] = LivePass.of(segment, numbers, self.num_sizes or 1)
+        return found
 
-    def backward(
-        self, visit: _Visit, border: _BackwardBorder, splits: bool
-    ) -> tuple[MemoryEffect, MemoryEffect, _BackwardBorder]:
-        """The effects of the two parts of a block's backward pass (if it is not split, of all of it
-        and of nothing), and the border before the block."""
-        key = (visit.passes, visit.border, border, visit.first, visit.last, splits)
-        if key not in self._backward:
-            kinds = (FORWARD, INPUT_PART, WEIGHT_PART) if splits else (FORWARD, BACKWARD)
-            passes = [self.composed(visit.passes[kind]) for kind in kinds]
-            liveness = _BackwardLiveness.of(visit, border, passes)
-            self._backward[key] = liveness.early(), liveness.late(), liveness.border()
-        return self._backward[key]
+    def _start(self, values: tuple[Value, ...]) -> Border:
+        """The border at the start of an action, where every value has its own storage."""
+        found = self._starts.get(values)
+        if found is None:
+            sizes = {value: value.type.size_bytes for value in values}
+            border = Border.of(values, sizes, (), self.num_sizes or 1)
+            found = self._starts[values] = self._only(border)
+        return found
 
-    def composed(self, segment: Segment) -> Composed:
-        """The nodes of a segment, with the same values every time."""
-        if segment not in self._composed:
-            self._composed[segment] = composed(segment)
-        return self._composed[segment]
+    def _only(self, border: Border) -> Border:
+        """The border, or the equal one that was there before."""
+        return self._borders.setdefault(border.key, border)
 
 
-_NO_PASS = Composed((), (), (), ())
-
-
-@dataclass(frozen=True, slots=True)
-class _BackwardLiveness:
-    """Liveness over the backward pass of a block, as a whole or in two parts."""
-
-    visit: _Visit
-    first: Composed
-    """The backward pass, or its first part."""
-    second: Composed
-    """The second part; empty if the backward pass is not split."""
-    storage: Mapping[Value, _Storage]
-    """Of values that do not have their own."""
-    sizes: Mapping[_Storage, int]
-    """Bytes of all storages that are there before, or that the first part makes."""
-    saved: Collection[_Storage]
-    """Storages that are there before. This block frees those that are not read in `W`."""
-    sent: Sequence[_Storage]
-    """Storages of gradients for the block before."""
-    read: Collection[_Storage]
-    """Storages that this block reads in `W`."""
-    awaited: Collection[_Storage]
-    """Storages that a block visited before reads in `W`."""
-    buffers: Collection[_Storage]
-
-    @classmethod
-    def of(
-        cls, visit: _Visit, back: _BackwardBorder, passes: Sequence[Composed]
-    ) -> _BackwardLiveness:
-        """The liveness of a block with the border `back` behind it. `passes` are the block's
-        forward pass and its backward pass, or the two parts of that."""
-        arrived, gradients = visit.border, back.gradients
-        before, first, second = (*passes, _NO_PASS)[:3]
-        inputs = [_ForwardStorage(number) for number in arrived.storage]
-        given = [_BackwardStorage(number) for number in gradients.storage]
-        storage = storages(
-            (*before.nodes, *first.nodes, *second.nodes),
-            {
-                **dict(zip(before.handed, inputs, strict=True)),
-                **dict(zip(first.handed, given, strict=True)),
-                **(_gathered_storages(visit.passes[WEIGHT_PART]) if second.nodes else {}),
-            },
-        )
-
-        def roots(values: Iterable[Value]) -> list[_Storage]:
-            return [storage.get(value, value) for value in values]
-
-        sizes: dict[_Storage, int] = {
-            value: size
-            for node in (*before.nodes, *first.nodes)
-            for value, size in zip(node.results, device_bytes(node), strict=True)
-            if value not in storage
-        }
-        sizes.update((each, arrived.sizes[each.number]) for each in inputs)
-        sizes.update((each, gradients.sizes[each.number]) for each in given)
-        handed = dict.fromkeys(roots(before.handing))
-        awaited = {each for number, each in enumerate(handed) if number in back.awaited}
-        awaited.update(each for each in given if gradients.kept[each.number])
-        saved = {
-            each
-            for each in roots(visit.passes[FORWARD].program.saved)
-            if each in sizes
-            and not (isinstance(each, _ForwardStorage) and arrived.kept[each.number])
-        }
-        buffers: set[_Storage] = set()
-        kinds = (FORWARD, INPUT_PART, WEIGHT_PART) if len(passes) > 2 else (FORWARD, BACKWARD)
-        for each, kind in zip(passes, kinds, strict=True):
-            buffers |= _buffers(each, visit.passes[kind], storage)
-        return cls(
-            visit=visit,
-            first=first,
-            second=second,
-            storage=storage,
-            sizes=sizes,
-            saved=saved | set(given),
-            sent=roots(first.handing),
-            read=sizes.keys() & roots(value for node in second.nodes for value in node.operands),
-            awaited=awaited,
-            buffers=buffers,
-        )
-
-    def early(self) -> MemoryEffect:
-        """The effect of the whole backward pass, or of its first part."""
-        visit = self.visit
-        given = {each for each in self.saved if isinstance(each, _BackwardStorage)}
-        held = {*self.read, *self.awaited}
-        return _Liveness(
-            self.storage,
-            {each: self.sizes[each] for each in self.saved},
-            arriving=given if visit.last else (),
-            kept=held if visit.first else {*held, *self.sent},
-            leaving=self.sent if visit.first else (),
-            buffers=self.buffers,
-        ).run(self.first.nodes)
-
-    def late(self) -> MemoryEffect:
-        """The effect of the second part, in which blocks visited before come after this one."""
-        present = {each: self.sizes[each] for each in set(self.read) - set(self.awaited)}
-        for value in self.second.handed:
-            root = self.storage.get(value, value)
-            assert isinstance(root, Value)
-            present[root] = root.type.size_bytes
-        return _Liveness(
-            self.storage,
-            present,
-            kept=[self.storage.get(value, value) for value in self.second.handing],
-            buffers=self.buffers,
-        ).run(self.second.nodes)
-
-    def border(self) -> _BackwardBorder:
-        """The border before the block."""
-        held = {*self.read, *self.awaited}
-        numbers = (each.number for each in held if isinstance(each, _ForwardStorage))
-        return _BackwardBorder(_border(self.sent, self.sizes, held), frozenset(numbers))
-
-
-def _gathered_storages(segment: Segment) -> dict[Value, _Storage]:
-    """The storages of parameters that the segment before has gathered for this one."""
-    return {} if segment.first else storages(segment.own.gathers)
-
-
-def _buffers(ops: Composed, segment: Segment, storage: Mapping[Value, _Storage]) -> set[_Storage]:
-    """The storages of a pass that are made for the loss or to move state, without those of values
-    that cross a border."""
-    made: set[_Storage] = {
-        value for node in ops.nodes if not node.part.of_model for value in node.results
-    }
-    made |= {storage.get(value, value) for value in segment.gathered}
-    return made - {storage.get(value, value) for value in segment.sent}
-
-
-def _border(
-    sent: Sequence[_Storage], sizes: Mapping[_Storage, int], kept: Collection[_Storage]
-) -> Border:
-    numbers = {each: number for number, each in enumerate(dict.fromkeys(sent))}
-    return Border(
-        tuple(numbers[each] for each in sent),
-        tuple(sizes.get(each, 0) for each in numbers),
-        tuple(each in kept for each in numbers),
+def _by_part(
+    parts: Sequence[tuple[Floats, ...]],
+    counts: Sequence[Count] = (),
+    sizes: Indices | None = None,
+) -> tuple[Floats, ...]:
+    """The effects of blocks in the backward pass, from the last block to the first: in the whole
+    of it or in its first part, and in its second part, where the first block comes first."""
+    early, *late = zip(*parts, strict=True)
+    return in_turn(early, counts, sizes), *(
+        in_turn(each[::-1], counts[::-1], sizes) for each in late
     )
+
+
+__all__ = ["ChainMemory", "MemoryEffect", "in_turn"]

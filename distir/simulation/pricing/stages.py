@@ -94,7 +94,7 @@ class StagePricer:
         """A pricer for blocks whose sizes are arrays with one number for each of `num_sizes`
         program sizes. It shares nothing with this pricer."""
         chains = ManyChainScheduler(self.cost.host_bound_seconds, num_sizes)
-        return StagePricer(self.workload, self.cost, self.planner, ChainMemory(), chains)
+        return StagePricer(self.workload, self.cost, self.planner, ChainMemory(num_sizes), chains)
 
     def repriced(self, cost: CostModel) -> StagePricer:
         """A pricer with other constants or hardware, which shares what does not depend on them."""

@@ -1,0 +1,329 @@
+"""What the passes of a block hold, by liveness of values in program order.
+
+A value takes memory from the op that makes it to the last op that reads it; a view shares the
+storage of its operand. A storage goes by the name of a value: the one with which it was made, or
+the first that came with it over a border. When the ops of a pass make and last use storages is the
+same whatever stands beside the block, and is found once (`LivePass`). Each `effect` of the pass
+adds what comes from other passes and what stays for them: it is known when each storage is there,
+and what is held is a product of matrices, of (moments, storages) and (storages, program sizes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from distir.arrays import Floats
+from distir.cost.amounts import Amount
+from distir.ir.core import Node, Value
+from distir.ops.collective import Sharded
+from distir.ops.host import device_bytes
+from distir.plan.passes import Composed, Segment, composed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Border:
+    """The values that one block of a stage hands to the next. Compared by identity."""
+
+    storage: tuple[int, ...]
+    """Per value, the number of its storage."""
+    sizes: Floats
+    """Per storage its bytes, of shape (storages, program sizes)."""
+    kept: tuple[bool, ...]
+    """Per storage, whether a block that was visited before keeps it for a later pass."""
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[Value],
+        sizes: Mapping[Value, Amount],
+        kept: Collection[Value],
+        num_sizes: int,
+    ) -> Border:
+        """The border over which values with these storages go; what has no size takes nothing."""
+        numbers = {each: number for number, each in enumerate(dict.fromkeys(values))}
+        return cls(
+            tuple([numbers[each] for each in values]),
+            table_of([sizes.get(each, 0) for each in numbers], num_sizes),
+            tuple([each in kept for each in numbers]),
+        )
+
+    @property
+    def key(self) -> object:
+        """Equal for equal borders."""
+        return self.storage, self.sizes.tobytes(), self.kept
+
+
+class BackwardBorder(NamedTuple):
+    """What crosses between two blocks in the backward pass."""
+
+    gradients: Border
+    awaited: frozenset[int] = frozenset()
+    """Numbers of the storages of the forward border that a block visited before reads in its
+    `W`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LivePass:
+    """The storages of a pass of a block. Those that nobody makes or hands to it (parameters, inputs
+    of the model) are not counted."""
+
+    storage: Mapping[Value, Value]
+    """Of values that do not have their own."""
+    handed: Sequence[Value]
+    """Per value from the segment before, its storage."""
+    handing: Sequence[Value]
+    """Per value for the segment after, its storage."""
+    saved: Collection[Value]
+    """What rests from the forward to the backward pass."""
+    buffers: Collection[Value]
+    """What is made for the loss or to move state, without what crosses a border."""
+    sizes: Mapping[Value, Floats]
+    """Bytes of what the pass makes, at every program size: the rows of `table`."""
+    table: Floats
+    """Bytes of shape (storages that the pass makes, program sizes)."""
+    born: Sequence[int]
+    """Per storage that the pass makes, the moment when it does."""
+    gone: Mapping[Value, int]
+    """Per storage that the pass makes or reads, the moment after its last use."""
+    moments: int
+    """The number of moments: the start, every op in order, and the end."""
+
+    @classmethod
+    def of(cls, segment: Segment, numbers: Sequence[int] | None, num_sizes: int) -> LivePass:
+        """The pass of a segment. `numbers` are those of the storages of what it is handed; None in
+        `W`, where only gathered parameters are."""
+        ops = composed(segment)
+        nodes = ops.nodes
+        storage = storages(nodes, _shared(segment, ops, numbers))
+
+        def roots(values: Iterable[Value]) -> list[Value]:
+            return [storage.get(value, value) for value in values]
+
+        gone: dict[Value, int] = {}
+        made: dict[Value, Amount] = {}
+        born: list[int] = []
+        buffers: set[Value] = set()
+        for moment, node in enumerate(nodes, start=1):
+            for value in (*node.operands, *node.results):
+                gone[storage.get(value, value)] = moment + 1
+            for value, size in zip(node.results, device_bytes(node), strict=True):
+                if value not in storage:
+                    made[value] = size
+                    born.append(moment)
+            if not node.part.of_model:
+                buffers.update(node.results)
+        table = table_of(made.values(), num_sizes)
+        return cls(
+            storage=storage,
+            handed=roots(ops.handed),
+            handing=roots(ops.handing),
+            saved=frozenset(roots(segment.program.saved)),
+            buffers=buffers.union(roots(segment.gathered)).difference(roots(segment.sent)),
+            sizes=dict(zip(made, table, strict=True)),
+            table=table,
+            born=born,
+            gone=gone,
+            moments=len(nodes) + 2,
+        )
+
+    @property
+    def num_sizes(self) -> int:
+        """Number of program sizes."""
+        return self.table.shape[1]
+
+    def forward(self, border: Border, *, is_first: bool, is_last: bool) -> tuple[Floats, Border]:
+        """The effect of a forward pass with this border before it, where the block is the first or
+        last one of its stage or is neither, and the border after it."""
+        arrived = dict(zip(self.handed, border.storage, strict=True))
+        sizes = {each: border.sizes[number] for each, number in arrived.items()}
+        kept = {each for each, number in arrived.items() if border.kept[number]}
+        effect = self.effect(
+            {each: size for each, size in sizes.items() if each not in kept},
+            self.gone,
+            self.buffers,
+            arriving=arrived if is_first else (),
+            kept=self.saved if is_last else {*self.saved, *self.handing},
+            leaving=self.handing if is_last else (),
+        )
+        sizes.update(self.sizes)
+        return effect, Border.of(self.handing, sizes, {*self.saved, *kept}, self.num_sizes)
+
+    def effect(
+        self,
+        present: Mapping[Value, Amount],
+        gone: Mapping[Value, int],
+        buffers: Collection[Value],
+        *,
+        arriving: Collection[Value] = (),
+        kept: Collection[Value] = (),
+        leaving: Collection[Value] = (),
+    ) -> Floats:
+        """The effect of the pass on memory: a row for each field of a `MemoryEffect`.
+
+        `present` is what is there before, and what this block has to free, at the moments `gone` or
+        else at once; what is `arriving` is allocated at the start. What is `kept` is not freed,
+        what is `leaving` not before the end.
+        """
+        end = self.moments - 1
+        every = {**self.sizes, **present}
+        born = [*self.born, *(0 if each in arriving else -1 for each in present)]
+        goes = [
+            end + 1 if each in kept else end if each in leaving else gone.get(each, 1)
+            for each in every
+        ]
+        moments = np.arange(-1, end + 1)[:, None]  # what is there before the start is no addition
+        there = ((np.array(born) <= moments) & (moments < np.array(goes))).astype(np.float64)
+        added = there[1:] - there[0]
+        of_buffers = [row for row, each in enumerate(every) if each in buffers]
+        table = np.concatenate((self.table, table_of(present.values(), self.num_sizes)))
+        held, buffered = added @ table, added[:, of_buffers] @ table[of_buffers]
+        fullest, sizes = held[:-1].argmax(axis=0), np.arange(self.num_sizes)
+        return np.stack((held[-1], held[fullest, sizes], buffered[-1], buffered[fullest, sizes]))
+
+
+def table_of(sizes: Collection[Amount], num_sizes: int) -> Floats:
+    """Bytes of several things, a row for each."""
+    table = np.empty((len(sizes), num_sizes))
+    for row, size in enumerate(sizes):
+        table[row] = size
+    return table
+
+
+def storages(nodes: Iterable[Node], known: Mapping[Value, Value]) -> dict[Value, Value]:
+    """The storages of values that do not have their own: those of `known`, and of views."""
+    found = dict(known)
+    for node in nodes:
+        op = node.op.op if isinstance(node.op, Sharded) else node.op
+        if op.is_view:
+            first = node.operands[0]
+            found.update(dict.fromkeys(node.results, found.get(first, first)))
+    return found
+
+
+def _shared(
+    segment: Segment, ops: Composed, numbers: Sequence[int] | None
+) -> Mapping[Value, Value]:
+    """The storages of what a segment is handed, where they are not values' own."""
+    if numbers is None:
+        return {} if segment.first else storages(segment.own.gathers, {})
+    first: dict[int, Value] = {}
+    named = zip(ops.handed, numbers, strict=True)
+    found = {value: first.setdefault(number, value) for value, number in named}
+    return {value: each for value, each in found.items() if each is not value}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveBackward:
+    """Liveness over the backward pass of a block between its neighbours, as a whole or in two
+    parts.
+
+    If it has two parts, a value that `W` reads stays until its last reader in `W`. `B` visits
+    blocks from the last to the first, `W` from the first to the last. So of the blocks that read a
+    value in `W`, the one that reads it last comes first when blocks are walked backwards.
+    """
+
+    forward: LivePass
+    first: LivePass
+    """The backward pass, or its first part."""
+    second: LivePass | None
+    """The second part, if there are two."""
+    arrived: Mapping[Value, int]
+    """What comes from the block before in the forward pass, with its numbers at that border."""
+    given: Collection[Value]
+    """What comes from the block before in the backward pass."""
+    sizes: Mapping[Value, Floats]
+    """Bytes of all that is there before, or that the first part makes."""
+    saved: Collection[Value]
+    """What is there from the forward pass. This block frees of it what is not read in `W`."""
+    sent: Sequence[Value]
+    """Per gradient for the block before, its storage."""
+    read: Collection[Value]
+    """What this block reads in `W`."""
+    awaited: Collection[Value]
+    """What a block visited before reads in `W`."""
+
+    @classmethod
+    def of(cls, passes: Sequence[LivePass], before: Border, behind: BackwardBorder) -> LiveBackward:
+        """The liveness of a block with the border `before` it in its forward pass and that `behind`
+        it in its backward pass. `passes` are its forward pass and its backward pass, or the two
+        parts of that."""
+        forward, first, *others = passes
+        second = others[0] if others else None
+        gradients = behind.gradients
+        arrived = dict(zip(forward.handed, before.storage, strict=True))
+        given = dict(zip(first.handed, gradients.storage, strict=True))
+        sizes = {**forward.sizes, **first.sizes}
+        sizes.update((each, before.sizes[number]) for each, number in arrived.items())
+        sizes.update((each, gradients.sizes[number]) for each, number in given.items())
+        handed = enumerate(dict.fromkeys(forward.handing))
+        awaited = {each for number, each in handed if number in behind.awaited}
+        awaited.update(each for each, number in given.items() if gradients.kept[number])
+        kept_before = {each for each, number in arrived.items() if before.kept[number]}
+        return cls(
+            forward=forward,
+            first=first,
+            second=second,
+            arrived=arrived,
+            given=given.keys(),
+            sizes=sizes,
+            saved=(sizes.keys() & forward.saved) - kept_before,
+            sent=[forward.storage.get(each, each) for each in first.handing],
+            read=() if second is None else sizes.keys() & _gone(second, first, forward),
+            awaited=awaited,
+        )
+
+    def effects(self, *, is_first: bool, is_last: bool) -> tuple[Floats, ...]:
+        """The effect of the whole backward pass, or those of both parts, where the block is the
+        first or last one of its stage or is neither."""
+        early = self._early(is_first, is_last)
+        return (early,) if self.second is None else (early, self._late(self.second))
+
+    def _early(self, is_first: bool, is_last: bool) -> Floats:
+        """The effect of the whole backward pass, or of its first part."""
+        held = {*self.read, *self.awaited}
+        return self.first.effect(
+            {each: self.sizes[each] for each in (*self.saved, *self.given)},
+            _gone(self.first, self.forward),
+            {*self.forward.buffers, *self.first.buffers},
+            arriving=self.given if is_last else (),
+            kept=held if is_first else held.union(self.sent),
+            leaving=self.sent if is_first else (),
+        )
+
+    def _late(self, second: LivePass) -> Floats:
+        """The effect of the second part, in which blocks visited before come after this one."""
+        read = set(self.read).difference(self.awaited)
+        return second.effect(
+            {
+                **{each: self.sizes[each] for each in read},
+                **{each: each.type.size_bytes for each in second.handed},
+            },
+            _gone(second, self.first, self.forward),
+            {*self.forward.buffers, *self.first.buffers, *second.buffers},
+            kept=second.handing,
+        )
+
+    def border(self) -> BackwardBorder:
+        """The border before the block."""
+        held = {*self.read, *self.awaited}
+        numbers = frozenset(number for each, number in self.arrived.items() if each in held)
+        gradients = Border.of(self.sent, self.sizes, held, self.first.num_sizes)
+        return BackwardBorder(gradients, numbers)
+
+
+def _gone(live: LivePass, *earlier: LivePass) -> Mapping[Value, int]:
+    """`LivePass.gone` by the storages that values have in passes that run before, the last of them
+    first."""
+    gone = dict(live.gone)
+    for each in earlier:
+        for value in gone.keys() & each.storage.keys():
+            root, moment = each.storage[value], gone.pop(value)
+            gone[root] = max(gone.get(root, 0), moment)
+    return gone
+
+
+__all__ = ["BackwardBorder", "Border", "LiveBackward", "LivePass", "storages"]
