@@ -127,7 +127,8 @@ class StageCuts:
         room_bytes: Floats,
     ) -> None:
         """`splits` says whether some schedule splits the backward pass. `room_bytes` are the bytes
-        that tensors may take on a device, one number per program size."""
+        that tensors may take on a device, one number per program size; those of sizes that are not
+        cut do not matter."""
         self.pricer, self.workload = pricer, pricer.workload
         self.known_cuts = known_cuts
         self.programs, self.pricing = programs, pricing
@@ -141,14 +142,15 @@ class StageCuts:
             tuple[StagesOfRanks, tuple[int, ...]], dict[tuple[int, ...], Any]
         ] = {}
 
-    def cut(self, every: Arrangements, which: Indices) -> CutArrangements:
-        """The arrangements with the program sizes `which`, cut into balanced stages that fit. What
-        is refined is refined afterwards (`refine`), that of several program kinds together."""
+    def cut(self, every: Arrangements, which: Indices, places: Indices) -> CutArrangements:
+        """The arrangements with the program sizes `which`, cut into balanced stages that fit;
+        `places` are the numbers of these sizes here. What is refined is refined afterwards
+        (`refine`), that of several program kinds together."""
         begin, end = (np.searchsorted(every.size, which, side) for side in ("left", "right"))
         counts = end - begin
         starts = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
         arrangements = np.arange(int(counts.sum())) + starts
-        places = np.repeat(np.arange(self.num_sizes), counts)
+        places = np.repeat(places, counts)
         shapes = every.shape[arrangements]
         mix, size, share = self._mixes(places, every, shapes)
         by_kind = rounded_weights(self._weights(size, share))

@@ -31,6 +31,7 @@ from distir.metrics import (
     peak_memory_bytes,
     reason_beyond,
 )
+from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.many import NO_ORDER, Arrangements
 from distir.simulation.cutting.refine import KnownCuts, Order, order_of
 from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
@@ -257,13 +258,12 @@ class _Batch:
         )
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
         # Kinds that share programs are added together, as only the last programs are kept.
-        alike: dict[object, list[SizesOfKind]] = {}
+        alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}
         for number, (kind, placement) in enumerate(self.kinds):
             which = np.arange(int(bounds[number]), int(bounds[number + 1]))
-            own = SizesOfKind(kind, placement, which)
-            alike.setdefault((kind.sharing, placement), []).append(own)
+            alike.setdefault((kind.sharing, placement), []).append((kind, placement, which))
         for kinds in alike.values():
-            rows.add(kinds, self.sizes)
+            rows.add(SizesOfKind.of(kinds, self.sizes), self.sizes)
         rows.finish(self.sizes)
         return rows
 

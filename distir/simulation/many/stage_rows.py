@@ -82,17 +82,46 @@ NO_PAIRS = 0
 
 @dataclass(frozen=True, slots=True)
 class SizesOfKind:
-    """Program sizes of one kind."""
+    """Program sizes of one kind, which are among the `shared` sizes of kinds that share programs:
+    at these all of them are made and priced, once."""
 
     kind: ProgramKind
     placement: str
     which: Indices
     """Their numbers."""
+    shared: ProgramSizes
+    places: Indices
+    """Their places among the shared sizes."""
+
+    @classmethod
+    def of(
+        cls, kinds: Sequence[tuple[ProgramKind, str, Indices]], sizes: ProgramSizes
+    ) -> list[SizesOfKind]:
+        """Of kinds that share programs (`ProgramKind.sharing`), each with a placement and the
+        numbers of its sizes."""
+        every = sizes.taken(np.concatenate([which for _, _, which in kinds]))
+        first, place = distinct_rows(np.column_stack([every.degrees, every.samples, every.ranks]))
+        places = np.split(place, np.cumsum([len(which) for _, _, which in kinds])[:-1])
+        shared = every.taken(first)
+        return [
+            cls(kind, placement, which, shared, own)
+            for (kind, placement, which), own in zip(kinds, places, strict=True)
+        ]
 
     def parted(self, divergence: Divergence) -> list[SizesOfKind]:
         """In two parts, each of which has one program."""
-        parts = divergence.where, ~divergence.where
-        return [replace(self, which=self.which[where]) for where in parts]
+        found: list[SizesOfKind] = []
+        for where in (divergence.where, ~divergence.where):
+            own, place = where[self.places], np.cumsum(where) - 1
+            found.append(
+                replace(
+                    self,
+                    which=self.which[own],
+                    shared=self.shared.taken(np.flatnonzero(where)),
+                    places=place[self.places[own]],
+                )
+            )
+        return found
 
 
 class StageRows:
@@ -139,10 +168,10 @@ class StageRows:
         self._pair_rows: dict[tuple[int, int], Indices] = {}
 
     def add(self, kinds: Sequence[SizesOfKind], sizes: ProgramSizes) -> None:
-        """Adds the rows of program sizes of kinds that share programs (`ProgramKind.sharing`), and
-        in parts if the sizes of a kind turn out to lead to different programs."""
+        """Adds the rows of program sizes of kinds that share programs, and in parts if the sizes of
+        a kind turn out to lead to different programs."""
         self._cut += [own for each in kinds for own in self._begun(each, sizes)]
-        if sum(len(own.which) for own in self._cut) >= SIZES_TOGETHER:
+        if sum(len(own.of.which) for own in self._cut) >= SIZES_TOGETHER:
             self._add_cut(sizes)
 
     def _add_cut(self, sizes: ProgramSizes) -> None:
@@ -181,25 +210,24 @@ class StageRows:
         """The program sizes of a kind, cut but for refining, as one or in parts."""
         if not len(of.which):
             return []
-        some = sizes.taken(of.which)
         try:
-            return [_KindRows(self, self._priced(of, some), of, some)]
+            return [_KindRows(self, self._priced(of), of, sizes.taken(of.which))]
         except Divergence as divergence:
             parts = of.parted(divergence)
             return [own for part in parts for own in self._begun(part, sizes)]
 
-    def _priced(self, of: SizesOfKind, sizes: ProgramSizes) -> PricedPrograms:
+    def _priced(self, of: SizesOfKind) -> PricedPrograms:
         """The programs of a kind, shared with those before that have the same sizes and blocks; if
         there are none, new ones with a pricer of their own, as what it keeps depends on the
         sizes."""
         sharing = (of.kind.sharing, of.placement)
         if self._known_priced is None or self._known_priced[0] != sharing:
             self._known_priced = sharing, {}
-        known = self._known_priced[1]
-        if sizes.key not in known:
-            own = self.pricer.of_many(len(sizes))
-            known[sizes.key] = PricedPrograms(own, of.kind, of.placement, sizes)
-        return known[sizes.key]
+        known, key = self._known_priced[1], of.shared.key
+        if key not in known:
+            own = self.pricer.of_many(len(of.shared))
+            known[key] = PricedPrograms(own, of.kind, of.placement, of.shared)
+        return known[key]
 
     def add_rows(self, values: Floats) -> int:
         """Adds rows, the columns of `values`; returns the number of the first."""
@@ -306,38 +334,40 @@ class _Unpriced:
 
 
 class _KindRows:
-    """The rows of the program sizes of one kind, which are numbered from 0 here."""
+    """The rows of the program sizes of one kind. Sizes have their numbers among the shared ones."""
 
     def __init__(
         self,
         rows: StageRows,
         priced: PricedPrograms,
         of: SizesOfKind,
-        sizes: ProgramSizes,
+        own: ProgramSizes,
     ) -> None:
-        """Cuts the blocks into stages, but for what is refined (`found`)."""
+        """Cuts the blocks into stages, but for what is refined (`found`). `own` are the kind's
+        sizes."""
         self.rows, self.pricer, self.pricing = rows, priced.pricer, priced.pricing
-        self.workload, self.of, self.which = self.pricer.workload, of, of.which
-        self.kind, self.placement = of.kind, of.placement
-        self.sizes, self.programs = sizes, priced.of(of.kind)
+        self.workload, self.of, self.sizes = self.pricer.workload, of, of.shared
+        self.programs = priced.of(of.kind)
         every = dict.fromkeys((*self.programs.kept, *self.programs.recomputed))
         self.numbers = {program: number for number, program in enumerate(every)}
         self.different = list(every)
-        self.splits = bool(sizes.splits.any())
+        self.splits = bool(own.splits.any())
         self._rankings = self._number_rankings()
+        room_bytes = np.zeros(len(self.sizes))
+        room_bytes[of.places] = self.pricer.cost.room_bytes(own.communicators)
         self.cuts = StageCuts(
             self.pricer,
             rows.known_cuts,
             self.programs,
             self.pricing,
             self.splits,
-            np.broadcast_to(self.pricer.cost.room_bytes(sizes.communicators), len(of.which)),
+            room_bytes,
         )
         self._known_numbers: dict[StageBlocks, int] = {}
         self._stage_numbers: dict[_Stage, int] = {}
         self._wanted: list[NDArray[np.bool_]] = []
         self._pair_wanted: dict[_Pair, NDArray[np.bool_]] = {}
-        self.found = self.cuts.cut(rows.arrangements, self.which)
+        self.found = self.cuts.cut(rows.arrangements, of.which, of.places)
 
     @cached_property
     def unpriced(self) -> _Unpriced:
@@ -368,7 +398,7 @@ class _KindRows:
             rows = first + unpriced.row_of[stages][:, own.sizes]
             self.rows.describe(own.shape, own.arrangements, rows, seconds)
             self.rows.ranking_of_arrangement[own.arrangements] = self._rankings[own.sizes]
-        self.rows.padding[self.which] = self._padding()
+        self.rows.padding[self.of.which] = self._padding()[self.of.places]
         self._add_pairs(unpriced.pairs, costs_of_pairs)
 
     # --- overlapped pairs -------------------------------------------------------------------------
@@ -382,7 +412,7 @@ class _KindRows:
                 blocks = [self._programs_of(stage) for stage in own.stages]
                 both = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
                 for pair in both:
-                    none = np.zeros(len(self.which), np.bool_)
+                    none = np.zeros(len(self.sizes), np.bool_)
                     self._pair_wanted.setdefault(pair, none)[own.sizes[some]] = True
                 yield own, number, some, both
 
@@ -408,22 +438,22 @@ class _KindRows:
 
     def _number_rankings(self) -> Indices:
         """Per size the number of the positions of its pipeline ranks."""
-        stride = np.broadcast_to(np.asarray(self.pricing.grid.ranks.stride), len(self.which))
-        devices = np.broadcast_to(np.asarray(self.pricing.grid.devices), len(self.which))
+        stride = np.broadcast_to(np.asarray(self.pricing.grid.ranks.stride), len(self.sizes))
+        devices = np.broadcast_to(np.asarray(self.pricing.grid.devices), len(self.sizes))
         keys = np.stack([stride, self.sizes.ranks, devices], axis=-1)
         first, which = distinct_rows(keys)
         numbers = [self.rows.ranking(self._grid_at(int(place))) for place in first]
         return np.array(numbers, np.int64)[which]
 
     def _grid_at(self, size: int) -> DeviceGrid:
-        degrees = tuple(int(n) for n in self.sizes.degrees[size][: len(self.kind.mesh.names)])
+        degrees = tuple(int(n) for n in self.sizes.degrees[size][: len(self.of.kind.mesh.names)])
         ranks = int(self.sizes.ranks[size])
-        return DeviceGrid.of(self.kind.mesh, degrees, ranks, self.placement)
+        return DeviceGrid.of(self.of.kind.mesh, degrees, ranks, self.of.placement)
 
     def _padding(self) -> Floats:
         """Per size the fraction of products that padding adds, computed once for equal axes."""
         axes = self.programs.kept[0].sizes
-        found = np.zeros(len(self.which))
+        found = np.zeros(len(self.sizes))
         if axes.padded:
             padded = np.stack(
                 [np.broadcast_to(np.asarray(n), len(found)) for n in axes.padded.values()], axis=-1
@@ -444,7 +474,7 @@ class _KindRows:
         rankings, cost = self._rankings[sizes], self.pricer.cost
         seconds: dict[tuple[int, ...], Floats] = {}
         for ranks, size_bytes in tied.items():
-            moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.which))[sizes]
+            moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.sizes))[sizes]
             found = seconds[ranks] = np.empty(len(sizes))
             for number in np.unique(rankings):
                 alike = rankings == number
@@ -466,7 +496,7 @@ class _KindRows:
             blocks = self._blocks(*stage)
             number = self._stage_numbers.setdefault(blocks, len(self._wanted))
             if number == len(self._wanted):
-                self._wanted.append(np.zeros(len(self.which), np.bool_))
+                self._wanted.append(np.zeros(len(self.sizes), np.bool_))
             self._known_numbers[stage] = number
         return self._known_numbers[stage]
 
@@ -549,7 +579,7 @@ class _KindRows:
         """Seconds of messages forward and backward, of shape (levels, kinds of block, sizes)."""
         programs = self.different
         levels = len(self.pricer.cost.cluster.levels)
-        shape = (levels, len(programs), len(self.which))
+        shape = (levels, len(programs), len(self.sizes))
         forward, backward = np.empty(shape), np.empty(shape)
         for number, program in enumerate(programs):
             sent = sum(value.type.size_bytes for value in program.outputs)
