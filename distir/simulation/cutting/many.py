@@ -177,16 +177,18 @@ class StageCuts:
             refining = self._refining(model, cut, size, share, some, short)
         return CutArrangements(cut, places, refining)
 
-    def alike(self, found: CutArrangements) -> Iterator[AlikeArrangements]:
-        """Arrangements that are cut, those with equal stages together."""
+    def alike(self, found: CutArrangements, wanted: Flags) -> Iterator[AlikeArrangements]:
+        """Those arrangements that are cut and `wanted`, those with equal stages together."""
         cut = found.cut
         every, partitions = cut.every, list(cut.partitions)
-        for partition, chosen in _grouped(cut.number):
+        some = np.flatnonzero(wanted[cut.arrangements])
+        for partition, places in _grouped(cut.number[some]):
+            chosen = some[places]
             shape, own = partitions[partition]
             ranks, _ = every.shapes[shape]
             stages, tied = self._stages(ranks, own), self._tied(ranks, own)
-            places = found.places[chosen]
-            yield AlikeArrangements(shape, cut.arrangements[chosen], places, stages, tied)
+            sizes = found.places[chosen]
+            yield AlikeArrangements(shape, cut.arrangements[chosen], sizes, stages, tied)
 
     def _fit(self, model: BlocksToCut, cut: _Cut) -> tuple[Indices, Indices]:
         """Gives arrangements that do not fit as they are cut, but with another cut, that one;

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distir.arrays import Floats, Indices, distinct
+from distir.arrays import Flags, Floats, Indices, distinct
 from distir.errors import StrategyError
 from distir.metrics import (
     METRICS,
@@ -34,12 +34,18 @@ from distir.metrics import (
 from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.many import NO_ORDER, Arrangements
 from distir.simulation.cutting.refine import KnownCuts, Order, order_of
-from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
-from distir.simulation.many.stage_rows import NO_PAIRS, Shape, SizesOfKind, StageRows
+from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind, kinds_of
+from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.ranks.many import LinkLevels, host_bytes, iterations, least_iterations
+from distir.simulation.ranks.many import (
+    LinkLevels,
+    fullest_bytes,
+    host_bytes,
+    iterations,
+    least_iterations,
+)
 from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
 from distir.strategies import Strategies
@@ -106,8 +112,9 @@ def bound_many(
     pricer: StagePricer, known_cuts: KnownCuts, table: Strategies
 ) -> tuple[Floats, Floats]:
     """Per strategy the seconds that an iteration takes at least with the stages that it is cut
-    into, and the bytes of the fullest rank; no schedule is run. Strategies must be valid. Of plans
-    that are found one by one (`simulate_many`), nothing is said: 0."""
+    into, and the bytes of the fullest rank; no schedule is run. Strategies must be valid. Of the
+    seconds of those that do not fit nothing is said: 0; nor of plans that are found one by one
+    (`simulate_many`)."""
     least, peak = np.zeros((2, len(table)))
     cut = np.flatnonzero(table.column("recompute") != AUTO)
     if len(cut):
@@ -224,17 +231,31 @@ class _Batch:
         )
 
     def bounds(self) -> tuple[Floats, Floats]:
-        """The least seconds of all strategies, and the bytes of their fullest ranks."""
-        rows = self._stage_rows()
+        """The least seconds of all strategies that fit, and the bytes of the fullest ranks of all.
+        What does not fit is not priced."""
+        rows = self._stage_rows(held=True)
         table = StageTable(rows.pool)
-        least, peak = np.empty((2, len(self.table)))
+        least, peak = np.zeros((2, len(self.table)))
+        for compiled, some in self._by_schedule(rows, np.ones(len(self.table), np.bool_)):
+            peak[some] = fullest_bytes(compiled, table, rows.group(self.arrangement[some]))
+        fits = self.pricer.cost.fits(peak, self.table.communicators)
+        wanted = np.bincount(self.arrangement, fits, len(self.arrangements.size)) > 0
+        rows.price(wanted, self.sizes)
+        table = StageTable(rows.pool)
+        for compiled, some in self._by_schedule(rows, fits):
+            group = rows.group(self.arrangement[some])
+            least[some] = least_iterations(self.pricer, compiled, table, group)
+        least[fits] += self.pricer.cost.stack.overhead_seconds(self.pricer.workload.training)
+        return least, peak
+
+    def _by_schedule(
+        self, rows: StageRows, chosen: Flags
+    ) -> Iterator[tuple[CompiledSchedule, Indices]]:
+        """Schedules, each with some of the chosen strategies that run together."""
         for number, compiled in enumerate(self.schedules):
-            chosen = np.flatnonzero(self.schedule == number)
-            for part in self._parts(compiled, chosen, rows):
-                some = chosen[part]
-                group = rows.group(self.arrangement[some])
-                least[some], peak[some] = least_iterations(self.pricer, compiled, table, group)
-        return least + self.pricer.cost.stack.overhead_seconds(self.pricer.workload.training), peak
+            own = np.flatnonzero((self.schedule == number) & chosen)
+            for part in self._parts(compiled, own, rows):
+                yield compiled, own[part]
 
     def _parts(
         self, compiled: CompiledSchedule, chosen: Indices, rows: StageRows
@@ -248,7 +269,8 @@ class _Batch:
             for first in range(0, len(alike), most):
                 yield alike[first : first + most]
 
-    def _stage_rows(self) -> StageRows:
+    def _stage_rows(self, *, held: bool = False) -> StageRows:
+        """The rows of all stages; if `held`, with nothing but bytes."""
         rows = StageRows(
             self.pricer,
             self.known_cuts,
@@ -256,6 +278,8 @@ class _Batch:
             self.pairs,
             self.pairs_of_arrangement,
         )
+        if held:
+            rows.hold()
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
         # Kinds that share programs are added together, as only the last programs are kept.
         alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}

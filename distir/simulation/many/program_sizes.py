@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Floats, Indices, distinct
+from distir.arrays import Floats, Indices, distinct, distinct_rows
+from distir.cost.amounts import Divergence
 from distir.mesh import MESH_CHOICES
 from distir.plan import Planner
 from distir.plan.planner import ProgramKind
@@ -62,6 +64,50 @@ class ProgramSizes:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SizesOfKind:
+    """Program sizes of one kind, which are among the `shared` sizes of kinds that share programs:
+    at these all of them are made and priced, once."""
+
+    kind: ProgramKind
+    placement: str
+    which: Indices
+    """Their numbers."""
+    shared: ProgramSizes
+    places: Indices
+    """Their places among the shared sizes."""
+
+    @classmethod
+    def of(
+        cls, kinds: Sequence[tuple[ProgramKind, str, Indices]], sizes: ProgramSizes
+    ) -> list[SizesOfKind]:
+        """Of kinds that share programs (`ProgramKind.sharing`), each with a placement and the
+        numbers of its sizes."""
+        every = sizes.taken(np.concatenate([which for _, _, which in kinds]))
+        first, place = distinct_rows(np.column_stack([every.degrees, every.samples, every.ranks]))
+        places = np.split(place, np.cumsum([len(which) for _, _, which in kinds])[:-1])
+        shared = every.taken(first)
+        return [
+            cls(kind, placement, which, shared, own)
+            for (kind, placement, which), own in zip(kinds, places, strict=True)
+        ]
+
+    def parted(self, divergence: Divergence) -> list[SizesOfKind]:
+        """In two parts, each of which has one program."""
+        found: list[SizesOfKind] = []
+        for where in (divergence.where, ~divergence.where):
+            own, place = where[self.places], np.cumsum(where) - 1
+            found.append(
+                replace(
+                    self,
+                    which=self.which[own],
+                    shared=self.shared.taken(np.flatnonzero(where)),
+                    places=place[self.places[own]],
+                )
+            )
+        return found
+
+
 def kinds_of(
     planner: Planner, table: Strategies
 ) -> tuple[list[tuple[ProgramKind, str]], Indices, Indices, Indices]:
@@ -87,4 +133,4 @@ def kinds_of(
     return list(kinds), np.array(numbers, np.int64)[which], degrees, mesh
 
 
-__all__ = ["ProgramSizes", "kinds_of"]
+__all__ = ["ProgramSizes", "SizesOfKind", "kinds_of"]

@@ -6,7 +6,7 @@ Strategies that differ only in their schedule have the same program size, and sh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Floats, Indices, distinct_rows
+from distir.arrays import Flags, Floats, Indices, distinct_rows
 from distir.cost.amounts import Divergence
 from distir.plan import BlockProgram
 from distir.plan.grid import DeviceGrid
-from distir.plan.planner import ProgramKind
 from distir.schedules.compiled.costs import Pairs
 from distir.simulation.cutting.many import (
     AlikeArrangements,
@@ -30,10 +29,15 @@ from distir.simulation.cutting.many import (
 from distir.simulation.cutting.partition import Shape
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.priced_programs import PricedPrograms
-from distir.simulation.many.program_sizes import ProgramSizes
+from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind
 from distir.simulation.pricing.repeats import RepeatedBlocks, Uneven, repeated_blocks
 from distir.simulation.pricing.stage_cost import OverlappedStages
-from distir.simulation.pricing.stage_table import NAMES, columns_of, columns_of_pair
+from distir.simulation.pricing.stage_table import (
+    NAMES,
+    columns_of,
+    columns_of_pair,
+    held_columns_of,
+)
 from distir.simulation.pricing.stages import StagePricer, ToPrice, price_together
 from distir.simulation.pricing.tied import (
     NOTHING_ELSEWHERE,
@@ -80,50 +84,6 @@ NO_PAIRS = 0
 """The number of the schedules without overlapped pairs among those with all sets of pairs."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizesOfKind:
-    """Program sizes of one kind, which are among the `shared` sizes of kinds that share programs:
-    at these all of them are made and priced, once."""
-
-    kind: ProgramKind
-    placement: str
-    which: Indices
-    """Their numbers."""
-    shared: ProgramSizes
-    places: Indices
-    """Their places among the shared sizes."""
-
-    @classmethod
-    def of(
-        cls, kinds: Sequence[tuple[ProgramKind, str, Indices]], sizes: ProgramSizes
-    ) -> list[SizesOfKind]:
-        """Of kinds that share programs (`ProgramKind.sharing`), each with a placement and the
-        numbers of its sizes."""
-        every = sizes.taken(np.concatenate([which for _, _, which in kinds]))
-        first, place = distinct_rows(np.column_stack([every.degrees, every.samples, every.ranks]))
-        places = np.split(place, np.cumsum([len(which) for _, _, which in kinds])[:-1])
-        shared = every.taken(first)
-        return [
-            cls(kind, placement, which, shared, own)
-            for (kind, placement, which), own in zip(kinds, places, strict=True)
-        ]
-
-    def parted(self, divergence: Divergence) -> list[SizesOfKind]:
-        """In two parts, each of which has one program."""
-        found: list[SizesOfKind] = []
-        for where in (divergence.where, ~divergence.where):
-            own, place = where[self.places], np.cumsum(where) - 1
-            found.append(
-                replace(
-                    self,
-                    which=self.which[own],
-                    shared=self.shared.taken(np.flatnonzero(where)),
-                    places=place[self.places[own]],
-                )
-            )
-        return found
-
-
 class StageRows:
     """Rows of the stages of all program sizes, and the rows of each arrangement's stages and,
     behind them, of the overlapped pairs of its schedule.
@@ -166,6 +126,9 @@ class StageRows:
         self._seconds: dict[tuple[int, int], Floats] = {}
         self.pairs, self.pairs_of_arrangement = pairs, pairs_of_arrangement
         self._pair_rows: dict[tuple[int, int], Indices] = {}
+        self.wanted: Flags = np.ones(count, np.bool_)
+        """Which arrangements have rows."""
+        self._held: list[_KindRows] | None = None
 
     def add(self, kinds: Sequence[SizesOfKind], sizes: ProgramSizes) -> None:
         """Adds the rows of program sizes of kinds that share programs, and in parts if the sizes of
@@ -174,36 +137,66 @@ class StageRows:
         if sum(len(own.of.which) for own in self._cut) >= SIZES_TOGETHER:
             self._add_cut(sizes)
 
+    def hold(self) -> None:
+        """From now on adds rows with nothing but bytes, which `price` replaces."""
+        self._held = []
+
+    def price(self, wanted: Flags, sizes: ProgramSizes) -> None:
+        """Gives those arrangements that are `wanted` rows with all that stages cost in place of
+        rows with bytes."""
+        held, self._held, self.wanted = self._held or [], None, wanted
+        self._count = 0
+        self._price([own for own in held if own.wanted.any()], sizes)
+        self.finish(sizes)
+
     def _add_cut(self, sizes: ProgramSizes) -> None:
-        """Adds the rows of what was cut, whose stages and overlapped pairs are priced together."""
+        """Adds the rows of what was cut."""
         while self._cut:
             cut, self._cut = self._cut, []
             refine(self.known_cuts, [own.found for own in cut])
-            alike: dict[tuple[int, bool], list[_KindRows]] = {}
+            if self._held is None:
+                self._price(cut, sizes)
+                continue
             for own in cut:
-                alike.setdefault((id(own.pricer), own.splits), []).append(own)
-            asked = [each for own in alike.values() for each in self._to_price(own, sizes)]
-            found = price_together([each for _, each in asked])
-            for (kinds, _), (costs, costs_of_pairs) in zip(asked, found, strict=True):
-                left, left_of_pairs = iter(costs), iter(costs_of_pairs)
-                for own in kinds:
-                    own.add(
-                        list(islice(left, len(own.unpriced.stages))),
-                        list(islice(left_of_pairs, len(own.unpriced.overlapped))),
-                    )
+                try:
+                    own.add_held()
+                    self._held.append(own)
+                except Divergence as divergence:
+                    self._part(own, divergence, sizes)
+
+    def _part(self, kind: _KindRows, divergence: Divergence, sizes: ProgramSizes) -> None:
+        """Cuts a kind again, in parts, as its sizes turned out to lead to different programs."""
+        parts = kind.of.parted(divergence)
+        self._cut += [own for part in parts for own in self._begun(part, sizes)]
+
+    def _price(self, kinds: Sequence[_KindRows], sizes: ProgramSizes) -> None:
+        """Adds the rows of kinds, whose stages and overlapped pairs are priced together."""
+        alike: dict[tuple[int, bool], list[_KindRows]] = {}
+        for own in kinds:
+            alike.setdefault((id(own.pricer), own.splits), []).append(own)
+        asked = [each for own in alike.values() for each in self._to_price(own, sizes)]
+        for (own, _), costs in zip(asked, price_together([each for _, each in asked]), strict=True):
+            stages, pairs = iter(costs[0]), iter(costs[1])
+            for kind, unpriced in own:
+                kind.add(
+                    unpriced,
+                    list(islice(stages, len(unpriced.stages))),
+                    list(islice(pairs, len(unpriced.overlapped))),
+                )
 
     def _to_price(
         self, kinds: Sequence[_KindRows], sizes: ProgramSizes
-    ) -> list[tuple[Sequence[_KindRows], ToPrice]]:
-        """What is to be priced of kinds with the same pricer: together, or each apart. Kinds whose
-        sizes have to be parted are cut again."""
+    ) -> list[tuple[list[tuple[_KindRows, _Unpriced]], ToPrice]]:
+        """What is to be priced of kinds with the same pricer: together, or each apart."""
         try:
-            return [(kinds, _to_price(kinds))]
+            own = [(kind, kind.unpriced()) for kind in kinds]
+            stages = [stage for _, each in own for _, stage in each.stages]
+            pairs = [pair for _, each in own for pair in each.overlapped]
+            return [(own, kinds[0].pricer.to_price(stages, pairs, kinds[0].pricing))]
         except Divergence as divergence:
             if len(kinds) > 1:
-                return [each for own in kinds for each in self._to_price([own], sizes)]
-            parts = kinds[0].of.parted(divergence)
-            self._cut += [own for part in parts for own in self._begun(part, sizes)]
+                return [each for kind in kinds for each in self._to_price([kind], sizes)]
+            self._part(kinds[0], divergence, sizes)
             return []
 
     def _begun(self, of: SizesOfKind, sizes: ProgramSizes) -> list[_KindRows]:
@@ -292,7 +285,7 @@ class StageRows:
             self._rows[shape][:, places].astype(np.int64),
             self.pairs_of_arrangement[arrangements[0]],
         )
-        if pairs != NO_PAIRS:
+        if pairs != NO_PAIRS and (int(shape), int(pairs)) in self._pair_rows:
             rows = np.concatenate([rows, self._pair_rows[int(shape), int(pairs)][:, places]])
         return ArrangementGroup(
             rows,
@@ -303,14 +296,6 @@ class StageRows:
 
 def _num_stages(ranks: StagesOfRanks) -> int:
     return 1 + max(stage for own in ranks for stage in own)
-
-
-def _to_price(kinds: Sequence[_KindRows]) -> ToPrice:
-    """What is to be priced of kinds with the same pricer."""
-    unpriced = [own.unpriced for own in kinds]
-    stages = [stage for each in unpriced for _, stage in each.stages]
-    pairs = [pair for each in unpriced for pair in each.overlapped]
-    return kinds[0].pricer.to_price(stages, pairs, kinds[0].pricing)
 
 
 # --- sizes of one kind ----------------------------------------------------------------------------
@@ -363,18 +348,29 @@ class _KindRows:
             self.splits,
             room_bytes,
         )
+        self.found = self.cuts.cut(rows.arrangements, of.which, of.places)
+        self._unpriced: _Unpriced | None = None
+
+    @property
+    def wanted(self) -> Flags:
+        """Which of its arrangements are to have rows."""
+        return self.rows.wanted[self.found.cut.arrangements]
+
+    def unpriced(self) -> _Unpriced:
+        """All that is to be priced: the stages of the arrangements that are wanted, and what
+        overlaps."""
+        if self._unpriced is None or not self.wanted.all():
+            self._unpriced = self._make_unpriced()
+        return self._unpriced
+
+    def _make_unpriced(self) -> _Unpriced:
         self._known_numbers: dict[StageBlocks, int] = {}
         self._stage_numbers: dict[_Stage, int] = {}
-        self._wanted: list[NDArray[np.bool_]] = []
-        self._pair_wanted: dict[_Pair, NDArray[np.bool_]] = {}
-        self.found = self.cuts.cut(rows.arrangements, of.which, of.places)
-
-    @cached_property
-    def unpriced(self) -> _Unpriced:
-        """All that is to be priced: the stages of all arrangements, and what overlaps."""
+        self._wanted: list[Flags] = []
+        self._pair_wanted: dict[_Pair, Flags] = {}
         described = [
             (own, self._numbered(own.stages, own.sizes), self._tied_seconds(own.tied, own.sizes))
-            for own in self.cuts.alike(self.found)
+            for own in self.cuts.alike(self.found, self.rows.wanted)
         ]
         pairs = list(self._pairs(own for own, _, _ in described))
         overlapped = [
@@ -387,19 +383,30 @@ class _KindRows:
         ]
         return _Unpriced(described, pairs, overlapped, *self._unpriced_rows())
 
-    def add(self, costs: Sequence[StageCost], costs_of_pairs: Sequence[PassCost]) -> None:
+    def add_held(self) -> None:
+        """Adds the rows of all stages of all arrangements, with nothing but bytes."""
+        unpriced = self.unpriced()
+        for rows, stage in unpriced.stages:
+            unpriced.values[: len(NAMES), rows] = held_columns_of(stage, len(rows))
+        self._add(unpriced)
+
+    def add(
+        self, unpriced: _Unpriced, costs: Sequence[StageCost], costs_of_pairs: Sequence[PassCost]
+    ) -> None:
         """Adds the rows of all stages of all arrangements, and of what overlaps, given what they
         cost."""
-        unpriced = self.unpriced
         for (rows, _), cost in zip(unpriced.stages, costs, strict=True):
             unpriced.values[: len(NAMES), rows] = columns_of(cost, len(rows))
+        self._add(unpriced)
+        self._add_pairs(unpriced.pairs, costs_of_pairs)
+
+    def _add(self, unpriced: _Unpriced) -> None:
         first = self.rows.add_rows(unpriced.values)
         for own, stages, seconds in unpriced.described:
             rows = first + unpriced.row_of[stages][:, own.sizes]
             self.rows.describe(own.shape, own.arrangements, rows, seconds)
             self.rows.ranking_of_arrangement[own.arrangements] = self._rankings[own.sizes]
         self.rows.padding[self.of.which] = self._padding()[self.of.places]
-        self._add_pairs(unpriced.pairs, costs_of_pairs)
 
     # --- overlapped pairs -------------------------------------------------------------------------
 
@@ -545,12 +552,12 @@ class _KindRows:
             )
             counts = np.array([copies[number] for number in numbers], np.float64)
             own = np.repeat(counts, wanted[numbers].sum(axis=1), axis=0)
-            unpriced += self._unpriced(form, rows, size[rows], own)
+            unpriced += self._unpriced_stages(form, rows, size[rows], own)
             found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], size[rows]]
             found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], size[rows]]
         return found, row_of, unpriced
 
-    def _unpriced(
+    def _unpriced_stages(
         self, form: _Stage, rows: Indices, sizes: Indices, counts: Floats
     ) -> list[tuple[Indices, UnpricedStage]]:
         """The stages of rows that differ only in the numbers of copies of their long patterns: as
@@ -570,7 +577,7 @@ class _KindRows:
             return [
                 each
                 for where in parts
-                for each in self._unpriced(form, rows[where], sizes[where], counts[where])
+                for each in self._unpriced_stages(form, rows[where], sizes[where], counts[where])
             ]
         return [(rows, stage)]
 
@@ -591,4 +598,4 @@ class _KindRows:
         return forward, backward
 
 
-__all__ = ["Shape", "SizesOfKind", "StageRows"]
+__all__ = ["Shape", "StageRows"]

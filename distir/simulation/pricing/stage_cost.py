@@ -74,6 +74,15 @@ class UnpricedStage:
         passes, _ = self.blocks[0][0][0]
         return range(len(passes))
 
+    @property
+    def state(self) -> StateBytes:
+        """The bytes of the stage's state."""
+        state = StateBytes()
+        for pattern, count in self.blocks:
+            for _, end in pattern:
+                state = state.plus(end.state.at(self.size_numbers), count)
+        return state
+
     def ordered(self, cost_kind: int) -> Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]]:
         """The blocks in the order in which actions of this cost kind visit them."""
         if not is_reversed(cost_kind):

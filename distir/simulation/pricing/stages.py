@@ -484,13 +484,12 @@ class StagePricer:
     ) -> StageCost:
         """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
         optimizer = refresh = refresh_host = 0.0
-        state, numbers = StateBytes(), stage.size_numbers
+        numbers = stage.size_numbers
         for pattern, count in stage.blocks:
             for _, end in pattern:
                 optimizer = optimizer + count * taken(end.optimizer_seconds, numbers)
                 refresh = refresh + count * taken(end.refresh_seconds, numbers)
                 refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
-                state = state.plus(end.state.at(numbers), count)
         gathers = self._first_gathers(stage, pricing)
         return StageCost(
             passes=tuple(cost.cost for _, cost in chains),
@@ -505,7 +504,7 @@ class StagePricer:
             refresh_host=refresh_host,
             first_gather=taken(sum(each.seconds for each in gathers), numbers),
             first_gather_host=taken(_host_seconds(gathers), numbers),
-            state=state,
+            state=stage.state,
             sent_forward_bytes=stage.sent_forward_bytes,
             sent_backward_bytes=stage.sent_backward_bytes,
         )

@@ -150,9 +150,8 @@ def host_bytes(
 
 def least_iterations(
     pricer: StagePricer, compiled: CompiledSchedule, table: StageTable, group: ArrangementGroup
-) -> tuple[Floats, Floats]:
-    """Per plan the seconds that an iteration takes at least, and the bytes of the fullest rank,
-    without running the schedule.
+) -> Floats:
+    """Per plan the seconds that an iteration takes at least, without running the schedule.
 
     A rank is as long as it is busy. A rank on which microbatches begin is under way, too, while
     another one waits for its first microbatch, is busy until its last backward pass whose gradient
@@ -177,7 +176,14 @@ def least_iterations(
     if training and all(first[rank] == 0 for rank in beginning):
         there_and_back = ahead + busy + _going_back(compiled, seconds)
         least = np.maximum(least, there_and_back.max(axis=0) + once[beginning].min(axis=0))
-    return least, _peaks([compiled], one, stages, own)
+    return least
+
+
+def fullest_bytes(compiled: CompiledSchedule, table: StageTable, group: ArrangementGroup) -> Floats:
+    """Per plan the bytes of the fullest rank."""
+    stages = _Stages(table, group.rows)
+    one = np.zeros(len(group.rankings), np.int64)
+    return _peaks([compiled], one, stages, _Own(compiled))
 
 
 def _going_back(compiled: CompiledSchedule, seconds: Floats) -> Floats:
@@ -520,4 +526,12 @@ def _joined(tables: tuple[SituationTable, ...]) -> _JoinedChanges:
     )
 
 
-__all__ = ["ArrangementGroup", "LinkLevels", "StageTable", "host_bytes", "iterations"]
+__all__ = [
+    "ArrangementGroup",
+    "LinkLevels",
+    "StageTable",
+    "fullest_bytes",
+    "host_bytes",
+    "iterations",
+    "least_iterations",
+]
