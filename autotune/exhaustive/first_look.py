@@ -2,10 +2,13 @@
 
 Certified search rules out what is worse than the best that it has found, so that it should find
 something good before it bounds much. The look is at the strategies of a space whose finer choices
-are usual ones; of these, at the ones that promise most of each layout.
+are usual ones; of these, at the ones that promise most of each layout; and then beside the best of
+them, at those that differ from it in one finer choice, as long as one of them is better.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -13,11 +16,12 @@ from autotune.exhaustive.chunks import evaluated_chunk
 from autotune.exhaustive.collect import Collector
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.study.trial import LAYOUT, Trial
+from autotune.study.trial import LAYOUT, Trial, rank
 from distir.arrays import Indices
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
 from distir.strategies import Strategies
+from distir.strategy import Strategy
 from search_spaces import SearchSpace, Value
 from search_spaces.columns import SpaceColumns
 from search_spaces.named import DEFAULTS
@@ -58,7 +62,7 @@ def first_look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial 
     simulator, space = problem.simulator, problem.space
     if space.count() < LEAST or not isinstance(simulator, Simulator):
         return None
-    columns = SpaceColumns(_usual(space))
+    columns = SpaceColumns(_preferring(space, USUAL))
     if not len(columns):
         return None
     table = columns.taken(0, len(columns))[1]
@@ -68,19 +72,43 @@ def first_look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial 
     for places in _rounds(table, order):
         best = _best(space, objective, table.taken(places))
         if best is not None:
-            return best
+            return _best_beside(space, objective, best)
     return None
 
 
-def _usual(space: SearchSpace) -> SearchSpace:
-    return SearchSpace([_preferring(each) for each in space.dimensions], space.rules)
+def _best_beside(space: SearchSpace, objective: Objective, best: Trial) -> Trial:
+    """The best that is reached from a strategy by changing one finer choice at a time."""
+    seen = {best.strategy}
+    while True:
+        beside = dict.fromkeys(each for each in _beside(space, best.strategy) if each not in seen)
+        found = _best(space, objective, Strategies.of(list(beside))) if beside else None
+        if found is None or rank(found) >= rank(best):
+            return best
+        seen.update(beside)
+        best = found
 
 
-def _preferring(dimension: Dimension) -> Dimension:
-    """The dimension with its usual values alone, or the first one where it has none of these."""
-    wanted = USUAL.get(dimension.name)
-    if wanted is None:
-        return dimension
+def _beside(space: SearchSpace, strategy: Strategy) -> Iterator[Strategy]:
+    """Strategies that differ in one finer choice, and in what depends on it."""
+    own: dict[str, tuple[Value, ...]] = {
+        each.name: (getattr(strategy, each.name),) for each in space.dimensions
+    }
+    for name in USUAL:
+        columns = SpaceColumns(_preferring(space, {**own, name: ()}))
+        yield from columns.taken(0, len(columns))[1]
+
+
+def _preferring(space: SearchSpace, wanted: Mapping[str, tuple[Value, ...]]) -> SearchSpace:
+    """The space with these values of each choice alone, or with the first one of a choice that has
+    none of them; of choices of which none is wanted in particular, all values."""
+    dimensions = [
+        _with_values(each, wanted[each.name]) if wanted.get(each.name) else each
+        for each in space.dimensions
+    ]
+    return SearchSpace(dimensions, space.rules)
+
+
+def _with_values(dimension: Dimension, wanted: tuple[Value, ...]) -> Dimension:
 
     def domain(*choices: Value) -> list[Value]:
         values = list(dimension.domain(*choices))
@@ -93,11 +121,11 @@ def _rounds(table: Strategies, order: Indices) -> list[Indices]:
     """The strategies to be tried together, from those in order: some of each layout."""
     _, layout = table.taken(order).distinct(LAYOUT)
     by_layout = np.argsort(layout, kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[by_layout] = np.arange(len(order)) - np.searchsorted(layout[by_layout], layout[by_layout])
+    nth = np.empty(len(order), np.int64)
+    nth[by_layout] = np.arange(len(order)) - np.searchsorted(layout[by_layout], layout[by_layout])
     rounds: list[Indices] = []
     for number in range(ROUNDS):
-        own = order[(rank >= number * OF_LAYOUT) & (rank < (number + 1) * OF_LAYOUT)]
+        own = order[(nth >= number * OF_LAYOUT) & (nth < (number + 1) * OF_LAYOUT)]
         rounds.append(own[:TRIED])
     return [each for each in rounds if len(each)]
 
