@@ -33,14 +33,15 @@ microbatches,
   Where stages pick which layers they recompute, no layer counts as recomputed.
 - *stages*: once stages are cut and priced, the same is known of each of them. A rank on which
   microbatches begin is under way while another waits for its first one, is busy, and its last
-  gradient goes back (`ranks/many.py`, `least_iterations`). What ranks hold is exact.
+  gradient goes back (`ranks/many.py`, `least_iterations`). What ranks hold is exact; of those that
+  do not fit, nothing is said of time.
 - *memory*: all ranks together hold the model's state, and before its first backward action what one
   microbatch leaves behind; the fullest rank holds at least the mean. Here all layers count as
   recomputed that some stage may recompute. Which microbatches each rank has in flight, its schedule
   says (`least_memory.py`). With states sharded over `z` devices, each holds at least 1/z of what is
   sharded. What of it stays gathered for the backward pass, each microbatch in flight leaves behind,
   too. Where only strategies count that are fast enough, no rank has more layers than it
-  computes in that time, so each has the rest at least.
+  computes in that time, so the others have the rest at least.
 """
 
 from __future__ import annotations
@@ -570,19 +571,24 @@ class Bounds:
 
     def _in_flight(self, whole: _Wholes, table: Strategies, size: Indices, within: float) -> Floats:
         """Bytes of the fullest rank, with the microbatches in flight that schedules say."""
-        first, which = table.distinct(SCHEDULE)
-        holding = [self._holding_of(table[int(place)]) for place in first]
         layers = [
             LayerBytes(count, np.sum(at_rest, axis=0), left_behind, seconds)
             for count, *at_rest, left_behind, seconds, _ in whole.layers
         ]
+        blocks = len(self._workload.program.blocks.blocks)
+        others = blocks - np.sum([each.count for each in layers], axis=0).astype(np.int64)[size]
+        _, schedule = table.distinct(SCHEDULE)
+        first, which = distinct(schedule * (1 + blocks) + others)
+        holding = [self._holding_of(table[int(place)], int(others[place])) for place in first]
         each = (within - self._overhead) / table.column("microbatches")
         return fullest_rank_bytes(layers, size, holding, which, each)
 
-    def _holding_of(self, strategy: Strategy) -> RanksHolding:
-        key = tuple(getattr(strategy, name) for name in SCHEDULE)
+    def _holding_of(self, strategy: Strategy, others: int) -> RanksHolding:
+        """What ranks hold if there are so many blocks beside the layers."""
+        key = (*(getattr(strategy, name) for name in SCHEDULE), others)
         if key not in self._holding:
-            self._holding[key] = RanksHolding.of(self._pricer.planner.schedule(strategy))
+            schedule = self._pricer.planner.schedule(strategy)
+            self._holding[key] = RanksHolding.of(schedule, others)
         return self._holding[key]
 
     def _wholes(self, table: Strategies, splits: bool) -> _Wholes:

@@ -184,40 +184,80 @@ def test_parts_of_backward_passes_that_nothing_waits_for_are_in_no_bound_of_a_mi
         assert bounds.ordered(Strategies.of([strategy])).seconds[0] <= seconds
 
 
+@pytest.mark.parametrize("others", [0, 1, 2, 8])
 @pytest.mark.parametrize(
     ("name", "chunks"),
-    [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb-v", 2), ("chimera", 1), ("dualpipe", 1)],
+    [
+        ("1f1b", 1),
+        ("gpipe", 1),
+        ("interleaved", 2),
+        ("zb-v", 2),
+        ("chimera", 1),
+        ("dualpipe", 1),
+        ("dualpipev", 2),
+    ],
 )
 def test_however_layers_are_cut_the_fullest_rank_holds_no_less_than_its_bound(
-    name: str, chunks: int
+    name: str, chunks: int, others: int
 ) -> None:
-    """All cuts of eight layers, counted rank by rank as the schedule says."""
+    """All cuts of eight layers of two kinds, counted rank by rank as the schedule says, in which
+    not more stages have no layer than there are other blocks."""
     compiled = compile_schedule(find_schedule(name).made(4, chunks, 8))
-    flight, layers = compiled.peak_in_flight, 8
+    flight, layers, stages = compiled.peak_in_flight, 8, compiled.stages
+    holders = Counter(stage for own in flight.stages_of_ranks for stage in own)
     number = np.zeros(1, np.int64)
-    for state, left_behind in ((0.0, 1.0), (1.0, 0.0), (3.0, 1.0), (1.0, 5.0)):
-        equal = LayerBytes(*(np.array([n]) for n in (float(layers), state, left_behind, 1.0)))
-        holding = [RanksHolding.of(compiled)]
-        (bound,) = fullest_rank_bytes([equal], number, holding, number, np.full(1, np.inf))
-        assert bound >= layers * state / 4 * (1 - 1e-12)
-        stages = compiled.stages
-        for cuts in combinations_with_replacement(range(layers + 1), stages - 1):
-            of_stage = [b - a for a, b in pairwise((0, *cuts, layers))]
-            counts = iter(count for count, _ in flight.counts[0])
-            held = (
-                sum(of_stage[stage] * (state + next(counts) * left_behind) for stage in own)
-                for own in flight.stages_of_ranks
-            )
-            fullest = max(held)
-            assert fullest >= bound * (1 - 1e-12)
-            holders = Counter(stage for own in flight.stages_of_ranks for stage in own)
-            longest = max(
-                sum(of_stage[stage] / holders[stage] for stage in own)
-                for own in flight.stages_of_ranks
-            )
-            allowed = np.full(1, float(longest))
-            (within,) = fullest_rank_bytes([equal], number, holding, number, allowed)
-            assert fullest >= within * (1 - 1e-12)
+    cuts = [
+        [range(*each) for each in pairwise((0, *cuts, layers))]
+        for cuts in combinations_with_replacement(range(layers + 1), stages - 1)
+    ]
+    cuts = [each for each in cuts if sum(not len(own) for own in each) <= others]
+    holding = [RanksHolding.of(compiled, others)]
+    sizes = (0.0, 1.0, 0.0, 2.0), (1.0, 0.0, 2.0, 0.0), (3.0, 1.0, 3.0, 2.0), (1.0, 5.0, 4.0, 3.0)
+    for state, left_behind, other_state, other_left_behind in sizes:
+        kinds = [(state, left_behind), (other_state, other_left_behind)]
+        equal = [LayerBytes(*(np.array([n]) for n in (4.0, *each, 1.0))) for each in kinds]
+        (bound,) = fullest_rank_bytes(equal, number, holding, number, np.full(1, np.inf))
+        for alternates in (False, True):
+            every = [kinds[at % 2 if alternates else at // 4] for at in range(layers)]
+            fullest: list[float] = []
+            longest: list[float] = []
+            for own in cuts:
+                counts = iter(count for count, _ in flight.counts[0])
+                held = [
+                    sum(
+                        every[layer][0] + count * every[layer][1]
+                        for stage, count in zip(of_rank, counts, strict=False)
+                        for layer in own[stage]
+                    )
+                    for of_rank in flight.stages_of_ranks
+                ]
+                fullest.append(max(held))
+                longest.append(
+                    max(
+                        sum(len(own[stage]) / holders[stage] for stage in of_rank)
+                        for of_rank in flight.stages_of_ranks
+                    )
+                )
+            assert min(fullest, default=bound) >= bound * (1 - 1e-12)
+            one = np.zeros(len(cuts), np.int64)
+            within = fullest_rank_bytes(equal, one, holding, one, np.array(longest, float))
+            assert (np.array(fullest) >= within * (1 - 1e-12)).all()
+
+
+def test_stages_that_surely_have_a_layer_count_with_what_they_have_in_flight() -> None:
+    """Interleaved stages of one layer each: a rank has fewest microbatches in flight in its last
+    stage, and more in the others."""
+    compiled = compile_schedule(find_schedule("interleaved").made(2, 4, 4))
+    number, allowed = np.zeros(1, np.int64), np.full(1, 4.0)
+    layers = LayerBytes(*(np.array([n]) for n in (8.0, 1.0, 1.0, 1.0)))
+    flight = compiled.peak_in_flight
+    counts = np.array(flight.counts[0])[:, 0].reshape(2, 4)
+    found = [
+        fullest_rank_bytes([layers], number, [RanksHolding.of(compiled, n)], number, allowed)[0]
+        for n in (0, 1, 4)
+    ]
+    assert found[0] == pytest.approx((4 + counts.sum(axis=1)).max())
+    assert found[0] > found[1] == found[2]
 
 
 @given(
@@ -242,7 +282,7 @@ def test_equal_layers_with_as_many_in_flight_on_all_ranks_are_bounded_exactly() 
     compiled = compile_schedule(find_schedule("gpipe").made(4, 1, 8))
     layers = LayerBytes(*(np.array([n]) for n in (8.0, 3.0, 1.0, 1.0)))
     number = np.zeros(1, np.int64)
-    holding = [RanksHolding.of(compiled)]
+    holding = [RanksHolding.of(compiled, 0)]
     (bound,) = fullest_rank_bytes([layers], number, holding, number, np.full(1, np.inf))
     assert bound == pytest.approx(2 * (3 + 8))
 
