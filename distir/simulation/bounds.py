@@ -75,7 +75,7 @@ from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.many.batch import bound_many
 from distir.simulation.many.priced_programs import PricedPrograms
-from distir.simulation.many.program_sizes import ProgramSizes, kinds_of
+from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind, kinds_of
 from distir.simulation.pricing.instructions import (
     COMPUTE,
     Pricing,
@@ -84,7 +84,7 @@ from distir.simulation.pricing.instructions import (
 )
 from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
 from distir.simulation.pricing.stage_cost import ChargedBlock, StageCost, UnpricedStage
-from distir.simulation.pricing.stages import LINKS, StagePricer
+from distir.simulation.pricing.stages import LINKS, StagePricer, ToPrice, price_together
 from distir.simulation.pricing.state import state_bytes
 from distir.simulation.pricing.tied import charged_elsewhere_in_stage
 from distir.strategies import FIELDS, Strategies
@@ -150,9 +150,6 @@ STREAMS = (COMPUTE, "dp", "cp", "tp", LINKS)
 
 LAYER_KINDS = 3
 """Kinds of layers whose bytes are looked at one by one: the most frequent ones."""
-
-_Wanted = tuple[ProgramKind, Indices]
-"""A kind of programs, and the positions of the program sizes at which it is wanted."""
 
 _STATE = ("parameters", "gradients", "optimizer")
 _AT_REST = (*_STATE, "inputs")
@@ -288,6 +285,20 @@ class _Begun(NamedTuple):
     together: Sequence[BlockProgram]
     """The same with all uses of a parameter in one stage."""
     stage: UnpricedStage
+
+
+class _Prepared(NamedTuple):
+    """Kinds that share programs, before they are priced."""
+
+    own: Sequence[SizesOfKind]
+    priced: PricedPrograms
+    begun: Sequence[_Begun]
+    asked: ToPrice
+
+    @property
+    def sizes(self) -> ProgramSizes:
+        """The sizes at which programs are made."""
+        return self.own[0].shared
 
 
 class Bounds:
@@ -605,51 +616,57 @@ class Bounds:
             splits=np.full(len(some), splits),
         )
         found = np.zeros((_Wholes.ROWS, len(sizes)))
-        alike: dict[tuple[object, str], list[_Wanted]] = {}
+        alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}
         for number, (each, placement) in enumerate(kinds):
-            wanted = (each, np.flatnonzero(kind == number))
+            wanted = (each, placement, np.flatnonzero(kind == number))
             alike.setdefault((each.sharing, placement), []).append(wanted)
-        for (_, placement), kinds_alike in alike.items():
-            self._add(found, kinds_alike, placement, sizes)
+        prepared: list[_Prepared] = []
+        for kinds_alike in alike.values():
+            prepared += self._prepared(SizesOfKind.of(kinds_alike, sizes), sizes)
+            if sum(len(each.sizes) for each in prepared) >= SIZES_TOGETHER:
+                self._fill(found, prepared, sizes)
+                prepared = []
+        self._fill(found, prepared, sizes)
         return _Wholes.of(found[:, which])
 
-    def _add(
-        self, found: Floats, wanted: Sequence[_Wanted], placement: str, sizes: ProgramSizes
-    ) -> None:
-        """Fills in program sizes of kinds that share programs, in parts if the sizes lead to
-        different programs. Programs are made and priced once, at all sizes of these kinds."""
-        some = sizes.taken(np.concatenate([which for _, which in wanted]))
-        first, place = distinct_rows(np.column_stack([some.degrees, some.samples, some.ranks]))
-        priced = PricedPrograms(
-            self._pricer.of_many(len(first)), wanted[0][0], placement, some.taken(first)
-        )
-        ends = np.cumsum([len(which) for _, which in wanted])[:-1]
-        places = np.split(place, ends)
+    def _prepared(self, own: Sequence[SizesOfKind], sizes: ProgramSizes) -> list[_Prepared]:
+        """Kinds that share programs, as one or in parts if the sizes lead to different programs.
+        Programs are made once, at all sizes of these kinds."""
+        shared, splits = own[0].shared, bool(sizes.splits.any())
+        pricer = self._pricer.of_many(len(shared))
+        priced = PricedPrograms(pricer, own[0].kind, own[0].placement, shared)
         try:
-            every = self._stages([kind for kind, _ in wanted], priced, bool(sizes.splits.any()))
+            begun = [self._begun(each.kind, priced, splits) for each in own]
+            asked = pricer.to_price([each.stage for each in begun], (), priced.pricing)
         except Divergence as divergence:
-            for where in (divergence.where, ~divergence.where):
-                parts = [
-                    (kind, which[where[at]])
-                    for (kind, which), at in zip(wanted, places, strict=True)
-                ]
-                parts = [part for part in parts if len(part[1])]
-                if parts:
-                    self._add(found, parts, placement, sizes)
-            return
-        for rows, (_, which), own in zip(every, wanted, places, strict=True):
-            for row, amount in enumerate(rows):
-                found[row, which] = np.broadcast_to(amount, len(first))[own]
+            return self._parted(own, divergence, sizes)
+        return [_Prepared(own, priced, begun, asked)]
 
-    def _stages(
-        self, kinds: Sequence[ProgramKind], priced: PricedPrograms, splits: bool
-    ) -> list[list[Amount]]:
-        """The rows of a `_Wholes` for each of some kinds, whose passes are priced together."""
-        begun = [self._begun(kind, priced, splits) for kind in kinds]
-        costs = priced.pricer.price([each.stage for each in begun], priced.pricing)
-        return [
-            self._rows(each, cost, priced, splits) for each, cost in zip(begun, costs, strict=True)
-        ]
+    def _parted(
+        self, own: Sequence[SizesOfKind], divergence: Divergence, sizes: ProgramSizes
+    ) -> list[_Prepared]:
+        """Kinds in parts, each of which has one program."""
+        both = zip(*(each.parted(divergence) for each in own), strict=True)
+        parts = ([each for each in part if len(each.which)] for part in both)
+        return [each for part in parts if part for each in self._prepared(part, sizes)]
+
+    def _fill(self, found: Floats, prepared: Sequence[_Prepared], sizes: ProgramSizes) -> None:
+        """Fills in the rows of a `_Wholes` at the sizes of kinds, which are priced together."""
+        splits = bool(sizes.splits.any())
+        for each, (costs, _) in zip(
+            prepared, price_together([each.asked for each in prepared]), strict=True
+        ):
+            try:
+                every = [
+                    self._rows(begun, cost, each.priced, splits)
+                    for begun, cost in zip(each.begun, costs, strict=True)
+                ]
+            except Divergence as divergence:
+                self._fill(found, self._parted(each.own, divergence, sizes), sizes)
+                continue
+            for rows, own in zip(every, each.own, strict=True):
+                for row, amount in enumerate(rows):
+                    found[row, own.which] = np.broadcast_to(amount, len(own.shared))[own.places]
 
     def _begun(self, kind: ProgramKind, priced: PricedPrograms, splits: bool) -> _Begun:
         """The model of a kind as one stage."""

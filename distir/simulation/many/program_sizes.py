@@ -30,6 +30,11 @@ KIND = (
 order of its degrees on the cluster depend."""
 
 
+SIZES_TOGETHER = 1 << 9
+"""Program sizes, over all kinds, whose stages are priced together: what is alike in them is done
+once, which pays while there are few; many would take memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramSizes:
     """Program sizes: all numbers on which a program of one kind depends."""
@@ -133,4 +138,4 @@ def kinds_of(
     return list(kinds), np.array(numbers, np.int64)[which], degrees, mesh
 
 
-__all__ = ["ProgramSizes", "SizesOfKind", "kinds_of"]
+__all__ = ["SIZES_TOGETHER", "ProgramSizes", "SizesOfKind", "kinds_of"]

@@ -29,7 +29,7 @@ from distir.simulation.cutting.many import (
 from distir.simulation.cutting.partition import Shape
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.priced_programs import PricedPrograms
-from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind
+from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind
 from distir.simulation.pricing.repeats import RepeatedBlocks, Uneven, repeated_blocks
 from distir.simulation.pricing.stage_cost import OverlappedStages
 from distir.simulation.pricing.stage_table import (
@@ -73,11 +73,6 @@ among the arrangements, and the pairs."""
 LONG = 3
 """Patterns with at least this many copies are priced together, whatever their numbers of copies:
 they have a first, a last, and at least one other copy."""
-
-
-SIZES_TOGETHER = 1 << 9
-"""Program sizes, over all kinds, whose stages are priced together: what is alike in them is done
-once, which pays while there are few; many would take memory."""
 
 
 NO_PAIRS = 0
