@@ -109,6 +109,7 @@ def _preferring(space: SearchSpace, wanted: Mapping[str, tuple[Value, ...]]) -> 
 
 
 def _with_values(dimension: Dimension, wanted: tuple[Value, ...]) -> Dimension:
+    """The dimension with those of its values that are wanted, or with its first one."""
 
     def domain(*choices: Value) -> list[Value]:
         values = list(dimension.domain(*choices))

@@ -46,26 +46,20 @@ microbatches,
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Codes, Floats, Indices, distinct, distinct_rows
 from distir.cost import CostModel, Work
-from distir.cost.amounts import Amount, Divergence, larger, many, smaller
+from distir.cost.amounts import Divergence, many
 from distir.limits import MOST_MICROBATCHES
-from distir.plan import BlockProgram, ModelPrograms, Stage
-from distir.plan.model import in_one_stage
-from distir.plan.planner import ProgramKind
 from distir.schedules import (
-    BACKWARD,
-    COST_KINDS,
     CompiledSchedule,
     ScheduleFamily,
     find_schedule,
@@ -74,27 +68,14 @@ from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.many.batch import bound_many
-from distir.simulation.many.priced_programs import PricedPrograms
-from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind, kinds_of
 from distir.simulation.pricing.instructions import (
-    COMPUTE,
-    Pricing,
     narrower_products,
     product_works,
 )
-from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
-from distir.simulation.pricing.stage_cost import ChargedBlock, StageCost, UnpricedStage
-from distir.simulation.pricing.stages import LINKS, StagePricer, ToPrice, price_together
-from distir.simulation.pricing.state import state_bytes
-from distir.simulation.pricing.tied import charged_elsewhere_in_stage
-from distir.strategies import FIELDS, Strategies
-from distir.strategy import KEEPS_PARAMETERS, Strategy
-
-ORDERING = ("schedule", "chunks")
-"""Choices that order the work of devices and do not change it."""
-
-SHAPING = tuple(name for name in FIELDS if name not in ORDERING)
-"""All other choices."""
+from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.wholes import ORDERING, SHAPING, WholeModels, Wholes, keeps_parameters
+from distir.strategies import Strategies
+from distir.strategy import Strategy
 
 SCHEDULE = (*ORDERING, "pp", "microbatches")
 """Choices on which a schedule depends."""
@@ -145,119 +126,6 @@ class ManyBounds:
         )
 
 
-STREAMS = (COMPUTE, "dp", "cp", "tp", LINKS)
-"""Streams that a device has for the passes of blocks."""
-
-LAYER_KINDS = 3
-"""Kinds of layers whose bytes are looked at one by one: the most frequent ones."""
-
-_STATE = ("parameters", "gradients", "optimizer")
-_AT_REST = (*_STATE, "inputs")
-
-
-@dataclass(frozen=True, slots=True)
-class _Wholes:
-    """Models as one stage: seconds of the kinds of action, of shape (kinds, strategies), and those
-    in which they occupy `STREAMS`, of shape (streams, kinds, strategies); what else there is once
-    per step; what a forward pass leaves behind; what bounds leave out and expectations do not:
-    seconds of settling that no pass hides and of the first gather, and bytes handed on between
-    blocks; bytes of parameters that are left behind, too, where they stay gathered
-    (`BlockProgram.read_again_bytes`); bytes at rest (`_AT_REST`); how many blocks come more than
-    once, and the seconds in which a microbatch is computed in the quickest of them, and in the
-    longest of the others; and layers by kind: their number, bytes at rest (`_STATE`), bytes left
-    behind, seconds that a microbatch computes, and bytes of parameters that may stay gathered, of
-    shape (layer kinds, `LAYER`, strategies)."""
-
-    passes: Floats
-    occupied: Floats
-    optimizer: Floats
-    refresh: Floats
-    held: Floats
-    settling: Floats
-    gathering: Floats
-    handed_on: Floats
-    read_again: Floats
-    state: Floats
-    undivided: Floats
-    layers: Floats
-
-    ONCE: ClassVar = 7
-    UNDIVIDED: ClassVar = 3
-    LAYER: ClassVar = 4 + len(_STATE)
-    ROWS: ClassVar = (
-        (1 + len(STREAMS)) * COST_KINDS + ONCE + len(_AT_REST) + UNDIVIDED + LAYER * LAYER_KINDS
-    )
-
-    @classmethod
-    def of(cls, rows: Floats) -> _Wholes:
-        """From rows in the order of the fields."""
-        streams = len(STREAMS) * COST_KINDS
-        passes, occupied, once, state, undivided, layers = np.split(
-            rows, np.cumsum([COST_KINDS, streams, cls.ONCE, len(_AT_REST), cls.UNDIVIDED])
-        )
-        occupied = occupied.reshape(len(STREAMS), COST_KINDS, rows.shape[1])
-        layers = layers.reshape(LAYER_KINDS, cls.LAYER, rows.shape[1])
-        optimizer, refresh, held, settling, gathering, handed_on, read_again = once
-        return cls(
-            passes,
-            occupied,
-            optimizer,
-            refresh,
-            held,
-            settling,
-            gathering,
-            handed_on,
-            read_again,
-            state,
-            undivided,
-            layers,
-        )
-
-    def taken(self, which: Indices) -> _Wholes:
-        """The models with these numbers."""
-        return _Wholes(*(getattr(self, each.name)[..., which] for each in fields(self)))
-
-    def sharded(self, table: Strategies) -> _Wholes:
-        """What is at rest at least, if these models, which are not sharded, are sharded as the
-        strategies of the table say, what they keep gathered stays, and what they offload is not
-        there; nothing else there is once per step."""
-        zero, degree = table.column("zero"), table.column("zero_degree")
-        devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
-        parts = np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
-        layers, state = self.layers.copy(), self.state.copy()
-        _, *at_rest, left_behind, _, read_again = range(self.LAYER)
-        layers[:, at_rest] /= parts
-        state[: len(parts)] /= parts
-        if any(table.values["offload"]):
-            stay = np.stack([_stays(OFFLOADED[name], table) for name in _STATE])
-            layers[:, at_rest] *= stay
-            state[: len(parts)] *= stay
-        nothing = np.zeros(len(table))
-        here = _stays("activations", table)
-        kept = _keeps_parameters(table) & (parts[0] > 1)
-        layers[:, left_behind] = layers[:, left_behind] * here + layers[:, read_again] * kept
-        held = self.held * here + self.read_again * kept
-        return replace(
-            self, optimizer=nothing, refresh=nothing, held=held, state=state, layers=layers
-        )
-
-
-OFFLOADED = {"parameters": "parameters", "gradients": "optimizer", "optimizer": "optimizer"}
-"""By what is at rest the name under which strategies offload it."""
-
-
-def _stays(offloaded: str, table: Strategies) -> NDArray[np.bool_]:
-    """Whether each strategy leaves on its devices what it may offload by this name."""
-    stays = [offloaded not in each.split(",") for each in table.values["offload"]]
-    return np.array(stays)[table.codes.get("offload", np.zeros(len(table), np.int16))]
-
-
-def _keeps_parameters(table: Strategies) -> NDArray[np.bool_]:
-    """Whether each strategy keeps gathered parameters for the backward pass."""
-    keeps = [each in KEEPS_PARAMETERS for each in table.values["keep_gathered"]]
-    return np.array(keeps)[table.codes.get("keep_gathered", np.zeros(len(table), np.int16))]
-
-
 @dataclass(frozen=True, slots=True)
 class _Products:
     """Matrix products of a microbatch on one device, by type: works of arrays of shape
@@ -276,37 +144,12 @@ class _Products:
         return np.asarray(cost.host_bound_seconds(kernels, launches))
 
 
-class _Begun(NamedTuple):
-    """The model as one stage of a kind's programs, before it is priced."""
-
-    programs: ModelPrograms
-    kept: Sequence[BlockProgram]
-    """The blocks as they leave most behind and take least."""
-    together: Sequence[BlockProgram]
-    """The same with all uses of a parameter in one stage."""
-    stage: UnpricedStage
-
-
-class _Prepared(NamedTuple):
-    """Kinds that share programs, before they are priced."""
-
-    own: Sequence[SizesOfKind]
-    priced: PricedPrograms
-    begun: Sequence[_Begun]
-    asked: ToPrice
-
-    @property
-    def sizes(self) -> ProgramSizes:
-        """The sizes at which programs are made."""
-        return self.own[0].shared
-
-
 class Bounds:
     """Bounds for the strategies of the workload and the cluster that `pricer` is for."""
 
     def __init__(self, pricer: StagePricer, step: Callable[[], None] = lambda: None) -> None:
         """`step` is called between pieces of work; it may raise to end it."""
-        self._step = step
+        self._models = WholeModels(pricer, step)
         self._pricer = pricer
         self._workload = pricer.workload
         self._overhead = pricer.cost.stack.overhead_seconds(self._workload.training)
@@ -318,7 +161,7 @@ class Bounds:
         batch = self._workload.batch_size
         most = next(n for n in range(min(batch, MOST_MICROBATCHES), 0, -1) if batch % n == 0)
         alone = Strategies.of([Strategy(microbatches=most)])
-        return float(self._wholes(alone, splits=False).state[:, 0].sum())
+        return float(self._models.wholes(alone, splits=False).state[:, 0].sum())
 
     # --- the first choices -----------------------------------------------------------------------
 
@@ -392,12 +235,12 @@ class Bounds:
         alike and messages that all ranks wait for."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
-        wholes = self._wholes(some, self._splits(table))
+        wholes = self._models.wholes(some, self._splits(table))
         return self._of_order(wholes, some, table, size, within), self._expected(
             wholes.taken(size), table
         )
 
-    def _expected(self, whole: _Wholes, table: Strategies) -> Floats:
+    def _expected(self, whole: Wholes, table: Strategies) -> Floats:
         """Seconds of iterations in which `p` equal stages fill and drain: with `v` chunks the first
         microbatch waits for `(p - 1) / v` of them, with split backward passes for a third of
         that."""
@@ -430,7 +273,7 @@ class Bounds:
         """The same from programs without what sharding and offloading add."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
-        whole = self._wholes(_fixed(some, **UNSHARDED), self._splits(table)).sharded(some)
+        whole = self._models.wholes(_fixed(some, **UNSHARDED), self._splits(table)).sharded(some)
         return self._of_order(whole, some, table, size, within)
 
     def relaxed(
@@ -442,9 +285,9 @@ class Bounds:
         stay gathered."""
         first, size = ordered.distinct(SHAPING)
         some = ordered.taken(first)
-        whole = self._wholes(kept_whole(some), self._splits(ordered))
+        whole = self._models.wholes(kept_whole(some), self._splits(ordered))
         rests = whole.taken(size[which]).sharded(table)
-        kept = rests.read_again * _keeps_parameters(table) if self._workload.training else 0.0
+        kept = rests.read_again * keeps_parameters(table) if self._workload.training else 0.0
         resting = (rests.state.sum(axis=0) + kept) / table.column("pp")
         whole = whole.sharded(some)
         seconds, slowed_by = self._iterations(whole, some, ordered, size, knows_pairs=False)
@@ -461,7 +304,7 @@ class Bounds:
         return self._workload.training and any(each.splits_backward for each in families)
 
     def _of_order(
-        self, whole: _Wholes, some: Strategies, table: Strategies, size: Indices, within: float
+        self, whole: Wholes, some: Strategies, table: Strategies, size: Indices, within: float
     ) -> ManyBounds:
         """The bounds of the strategies of `table`, of which each has the shape of that one of
         `some` whose number is in `size`, and the model of that number in `whole`."""
@@ -477,7 +320,7 @@ class Bounds:
 
     def _iterations(
         self,
-        whole: _Wholes,
+        whole: Wholes,
         some: Strategies,
         table: Strategies,
         size: Indices,
@@ -505,7 +348,7 @@ class Bounds:
 
     def _least_seconds(
         self,
-        whole: _Wholes,
+        whole: Wholes,
         table: Strategies,
         schedule: Indices,
         alone: NDArray[np.bool_],
@@ -545,7 +388,7 @@ class Bounds:
         return seconds, numbers[each.argmax(axis=0)]
 
     @staticmethod
-    def _in_pairs(whole: _Wholes, overlapped: Floats, splits: NDArray[np.bool_]) -> Floats:
+    def _in_pairs(whole: Wholes, overlapped: Floats, splits: NDArray[np.bool_]) -> Floats:
         """Seconds of the passes of a microbatch at least, of which these fractions, of forward and
         of backward passes, are in overlapped pairs; some schedules split backward passes."""
         ahead, back = overlapped
@@ -580,7 +423,7 @@ class Bounds:
             found[:, chosen] = np.array([_fractions_in_pairs(each) for each in schedules])[which].T
         return found
 
-    def _in_flight(self, whole: _Wholes, table: Strategies, size: Indices, within: float) -> Floats:
+    def _in_flight(self, whole: Wholes, table: Strategies, size: Indices, within: float) -> Floats:
         """Bytes of the fullest rank, with the microbatches in flight that schedules say."""
         layers = [
             LayerBytes(count, np.sum(at_rest, axis=0), left_behind, seconds)
@@ -601,167 +444,6 @@ class Bounds:
             schedule = self._pricer.planner.schedule(strategy)
             self._holding[key] = RanksHolding.of(schedule, others)
         return self._holding[key]
-
-    def _wholes(self, table: Strategies, splits: bool) -> _Wholes:
-        """The model as one stage, on the devices of one of each strategy's stages; `splits` says
-        whether some of their schedules split the backward pass."""
-        first, which = table.distinct(SHAPING)
-        some = table.taken(first)
-        kinds, kind, degrees, mesh = kinds_of(self._pricer.planner, some)
-        sizes = ProgramSizes(
-            degrees=degrees[mesh],
-            samples=self._workload.batch_size // some.column("microbatches"),
-            ranks=some.column("pp"),
-            communicators=some.communicators,
-            splits=np.full(len(some), splits),
-        )
-        found = np.zeros((_Wholes.ROWS, len(sizes)))
-        alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}
-        for number, (each, placement) in enumerate(kinds):
-            wanted = (each, placement, np.flatnonzero(kind == number))
-            alike.setdefault((each.sharing, placement), []).append(wanted)
-        prepared: list[_Prepared] = []
-        for kinds_alike in alike.values():
-            prepared += self._prepared(SizesOfKind.of(kinds_alike, sizes), sizes)
-            if sum(len(each.sizes) for each in prepared) >= SIZES_TOGETHER:
-                self._fill(found, prepared, sizes)
-                prepared = []
-        self._fill(found, prepared, sizes)
-        return _Wholes.of(found[:, which])
-
-    def _prepared(self, own: Sequence[SizesOfKind], sizes: ProgramSizes) -> list[_Prepared]:
-        """Kinds that share programs, as one or in parts if the sizes lead to different programs.
-        Programs are made once, at all sizes of these kinds."""
-        shared, splits = own[0].shared, bool(sizes.splits.any())
-        pricer = self._pricer.of_many(len(shared))
-        priced = PricedPrograms(pricer, own[0].kind, own[0].placement, shared)
-        try:
-            begun = [self._begun(each.kind, priced, splits) for each in own]
-            asked = pricer.to_price([each.stage for each in begun], (), priced.pricing)
-        except Divergence as divergence:
-            return self._parted(own, divergence, sizes)
-        return [_Prepared(own, priced, begun, asked)]
-
-    def _parted(
-        self, own: Sequence[SizesOfKind], divergence: Divergence, sizes: ProgramSizes
-    ) -> list[_Prepared]:
-        """Kinds in parts, each of which has one program."""
-        both = zip(*(each.parted(divergence) for each in own), strict=True)
-        parts = ([each for each in part if len(each.which)] for part in both)
-        return [each for part in parts if part for each in self._prepared(part, sizes)]
-
-    def _fill(self, found: Floats, prepared: Sequence[_Prepared], sizes: ProgramSizes) -> None:
-        """Fills in the rows of a `_Wholes` at the sizes of kinds, which are priced together."""
-        splits = bool(sizes.splits.any())
-        for each, (costs, _) in zip(
-            prepared, price_together([each.asked for each in prepared]), strict=True
-        ):
-            try:
-                every = [
-                    self._rows(begun, cost, each.priced, splits)
-                    for begun, cost in zip(each.begun, costs, strict=True)
-                ]
-            except Divergence as divergence:
-                self._fill(found, self._parted(each.own, divergence, sizes), sizes)
-                continue
-            for rows, own in zip(every, each.own, strict=True):
-                for row, amount in enumerate(rows):
-                    found[row, own.which] = np.broadcast_to(amount, len(own.shared))[own.places]
-
-    def _begun(self, kind: ProgramKind, priced: PricedPrograms, splits: bool) -> _Begun:
-        """The model of a kind as one stage."""
-        self._step()
-        programs = priced.of(kind)
-        # With the uses of a parameter in one stage, its gradient moves least; in several, less of
-        # it is held.
-        kept = programs.kept
-        if programs.chooses:
-            # A layer that is computed again copies less to the host.
-            kept = [each.hosted.without if each.hosted is not None else each for each in kept]
-        together = in_one_stage(self._workload.program, tuple(range(len(kept))), kept)
-        blocks = self._charged(together)
-        stage = priced.pricer.unpriced_stage(
-            blocks, priced.pricing, splits, waits_for_gathers=False
-        )
-        return _Begun(programs, kept, together, stage)
-
-    def _charged(self, chosen: Sequence[BlockProgram]) -> list[RepeatedBlocks[ChargedBlock]]:
-        """The blocks of the model, all of which are in one stage."""
-        stage = Stage(0, tuple(range(len(chosen))), tuple(chosen))
-        uses = charged_elsewhere_in_stage(self._workload.program, ((0,),), [stage], 0)
-        return repeated_blocks(list(zip(chosen, uses, strict=True)))
-
-    def _rows(
-        self, begun: _Begun, cost: StageCost, priced: PricedPrograms, splits: bool
-    ) -> list[Amount]:
-        """The rows of a `_Wholes`."""
-        pricer, pricing, programs = priced.pricer, priced.pricing, begun.programs
-        state = pricer.state_of(self._charged(programs.kept), pricing)
-        least = programs.recomputed if programs.chooses else begun.together
-        held = pricer.after_forward(repeated_blocks(least))
-        passes: list[Amount] = [each.seconds for each in cost.passes]
-        missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
-        occupied: list[Amount] = []
-        for of_stream in pricer.occupied_seconds(begun.stage, pricing, STREAMS):
-            occupied += [*of_stream, *missing]
-        once: list[Amount] = [cost.optimizer, cost.refresh, held]
-        settled = cost.settling.get(BACKWARD)
-        hidden = passes[BACKWARD] if settled is not None else 0.0
-        middle = programs.kept[len(programs.kept) // 2]
-        once += [
-            0.0 if settled is None else larger(0.0, settled.done - hidden),
-            cost.first_gather,
-            sum(value.type.size_bytes for value in middle.outputs),
-            sum(each.read_again_bytes for each in begun.kept),
-        ]
-        at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
-        undivided = self._undivided(pricer, begun.together, pricing, splits)
-        layers = self._layers(pricer, programs, pricing, splits)
-        return [*passes, *missing, *occupied, *once, *at_rest, *undivided, *layers]
-
-    def _undivided(
-        self,
-        pricer: StagePricer,
-        programs: Sequence[BlockProgram],
-        pricing: Pricing,
-        splits: bool,
-    ) -> list[Amount]:
-        """How many of the blocks come more than once, the seconds in which a microbatch is computed
-        in the quickest of these, and in the longest of the others."""
-        if not self._workload.training:
-            return [0.0] * _Wholes.UNDIVIDED
-        counts = Counter(programs)
-        seconds = {each: pricer.computing_of(each, pricing, splits) for each in counts}
-        often = [each for each, count in counts.items() if count > 1]
-        once = [seconds[each] for each, count in counts.items() if count == 1]
-        quickest: Amount = smaller(*(seconds[each] for each in often)) if often else 0.0
-        return [float(sum(counts[each] for each in often)), quickest, larger(0.0, *once)]
-
-    def _layers(
-        self, pricer: StagePricer, programs: ModelPrograms, pricing: Pricing, splits: bool
-    ) -> list[Amount]:
-        """The rows of layers: of blocks that come more than once and share no parameters. One that
-        some stage may recompute leaves no more behind than recomputed."""
-        if not self._workload.training:
-            return []
-        sharing = self._workload.program.sharing_blocks
-        pairs = zip(programs.kept, programs.recomputed, strict=True)
-        alone = Counter(both for place, both in enumerate(pairs) if place not in sharing)
-        layers = [(both, count) for both, count in alone.most_common(LAYER_KINDS) if count > 1]
-        left = pricer.left_behind(
-            [
-                (kept, recomputed) if programs.chooses else (kept,)
-                for kept, recomputed in zip(programs.kept, programs.recomputed, strict=True)
-            ],
-            [kept for (kept, _), _ in layers],
-        )
-        rows: list[Amount] = []
-        for ((layer, _), count), held in zip(layers, left, strict=True):
-            state = state_bytes(self._workload, layer)
-            at_rest = (getattr(state, name) for name in _STATE)
-            computing = pricer.computing_of(layer, pricing, splits)
-            rows += [float(count), *at_rest, held, computing, layer.read_again_bytes]
-        return rows
 
 
 UNSHARDED: dict[str, Any] = {"zero": 0, "zero_degree": 0, "offload": ""}

@@ -34,6 +34,7 @@ from distir.metrics import (
 from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.many import NO_ORDER, Arrangements
 from distir.simulation.cutting.refine import KnownCuts, Order, order_of
+from distir.simulation.many.adding import StageAdder
 from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind, kinds_of
 from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
@@ -194,7 +195,7 @@ class _Batch:
 
     def evaluate(self) -> Iteration:
         """The iterations of all strategies."""
-        rows = self._stage_rows()
+        rows = self._add_stages().rows
         workload, cost = self.pricer.workload, self.pricer.cost
         levels, table = LinkLevels(cost, rows.rankings), StageTable(rows.pool)
         count = len(self.table)
@@ -233,14 +234,15 @@ class _Batch:
     def bounds(self) -> tuple[Floats, Floats]:
         """The least seconds of all strategies that fit, and the bytes of the fullest ranks of all.
         What does not fit is not priced."""
-        rows = self._stage_rows(held=True)
+        adder = self._add_stages(holds=True)
+        rows = adder.rows
         table = StageTable(rows.pool)
         least, peak = np.zeros((2, len(self.table)))
         for compiled, some in self._by_schedule(rows, np.ones(len(self.table), np.bool_)):
             peak[some] = fullest_bytes(compiled, table, rows.group(self.arrangement[some]))
         fits = self.pricer.cost.fits(peak, self.table.communicators)
         wanted = np.bincount(self.arrangement, fits, len(self.arrangements.size)) > 0
-        rows.price(wanted, self.sizes)
+        adder.price(wanted)
         table = StageTable(rows.pool)
         for compiled, some in self._by_schedule(rows, fits):
             group = rows.group(self.arrangement[some])
@@ -269,17 +271,10 @@ class _Batch:
             for first in range(0, len(alike), most):
                 yield alike[first : first + most]
 
-    def _stage_rows(self, *, held: bool = False) -> StageRows:
-        """The rows of all stages; if `held`, with nothing but bytes."""
-        rows = StageRows(
-            self.pricer,
-            self.known_cuts,
-            self.arrangements,
-            self.pairs,
-            self.pairs_of_arrangement,
-        )
-        if held:
-            rows.hold()
+    def _add_stages(self, *, holds: bool = False) -> StageAdder:
+        """What has added the rows of all stages; if it `holds`, with nothing but bytes."""
+        rows = StageRows(self.arrangements, self.pairs, self.pairs_of_arrangement)
+        adder = StageAdder(rows, self.pricer, self.known_cuts, self.sizes, holds=holds)
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
         # Kinds that share programs are added together, as only the last programs are kept.
         alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}
@@ -287,9 +282,9 @@ class _Batch:
             which = np.arange(int(bounds[number]), int(bounds[number + 1]))
             alike.setdefault((kind.sharing, placement), []).append((kind, placement, which))
         for kinds in alike.values():
-            rows.add(SizesOfKind.of(kinds, self.sizes), self.sizes)
-        rows.finish(self.sizes)
-        return rows
+            adder.add(SizesOfKind.of(kinds, self.sizes))
+        adder.finish()
+        return adder
 
 
 def _paired(first: Indices, second: Indices) -> Indices:

@@ -5,74 +5,25 @@ Strategies that differ only in their schedule have the same program size, and sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Flags, Floats, Indices, distinct_rows
-from distir.cost.amounts import Divergence
-from distir.plan import BlockProgram
+from distir.arrays import Flags, Floats, Indices
 from distir.plan.grid import DeviceGrid
 from distir.schedules.compiled.costs import Pairs
 from distir.simulation.cutting.many import (
-    AlikeArrangements,
     Arrangements,
-    StageBlocks,
-    StageCuts,
-    refine,
 )
 from distir.simulation.cutting.partition import Shape
-from distir.simulation.cutting.refine import KnownCuts
-from distir.simulation.many.priced_programs import PricedPrograms
-from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind
-from distir.simulation.pricing.repeats import RepeatedBlocks, Uneven, repeated_blocks
-from distir.simulation.pricing.stage_cost import OverlappedStages
-from distir.simulation.pricing.stage_table import (
-    NAMES,
-    columns_of,
-    columns_of_pair,
-    held_columns_of,
-)
-from distir.simulation.pricing.stages import StagePricer, ToPrice, price_together
 from distir.simulation.pricing.tied import (
-    NOTHING_ELSEWHERE,
-    ChargedElsewhere,
     StagesOfRanks,
-    tied_seconds,
 )
 from distir.simulation.ranks.many import ArrangementGroup
 
-if TYPE_CHECKING:
-    from distir.simulation.pricing.chains import PassCost
-    from distir.simulation.pricing.stage_cost import StageCost, UnpricedStage
-
-
 Between = tuple[tuple[int, ...], ...]
 """Groups of ranks; the ranks of a group add up gradients."""
-
-_Stage = tuple[RepeatedBlocks[tuple[int, ChargedElsewhere]], ...]
-"""A stage as repeated patterns of blocks, each with its kind and with what is charged elsewhere."""
-
-_Programs = tuple[tuple[int, tuple[int, ...]], ...]
-"""Per block of a stage its kind, and the positions of parameters that it adds up over
-microbatches."""
-
-_Pair = tuple[_Programs, _Programs]
-"""The blocks of two stages: of one with a forward pass, and of one with a backward pass that runs
-beside it."""
-
-_Overlapping = tuple[AlikeArrangements, int, Indices, list[_Pair]]
-"""Arrangements, the number of a set of overlapped pairs, those that have it, by their positions
-among the arrangements, and the pairs."""
-
-LONG = 3
-"""Patterns with at least this many copies are priced together, whatever their numbers of copies:
-they have a first, a last, and at least one other copy."""
 
 
 NO_PAIRS = 0
@@ -88,15 +39,10 @@ class StageRows:
     one."""
 
     def __init__(
-        self,
-        pricer: StagePricer,
-        known_cuts: KnownCuts,
-        arrangements: Arrangements,
-        pairs: Sequence[Pairs],
-        pairs_of_arrangement: Indices,
+        self, arrangements: Arrangements, pairs: Sequence[Pairs], pairs_of_arrangement: Indices
     ) -> None:
         """`pairs` are the different sets of overlapped pairs."""
-        self.pricer, self.known_cuts, self.arrangements = pricer, known_cuts, arrangements
+        self.arrangements = arrangements
         count = len(arrangements.size)
         self.rankings: list[DeviceGrid] = []
         """The different positions of pipeline ranks on the cluster, numbered."""
@@ -105,9 +51,6 @@ class StageRows:
         self.padding = np.zeros(int(arrangements.size[-1]) + 1 if count else 0)
         self.pool: Floats = np.empty((0, 0))
         self._parts: list[Floats] = []
-        self._cut: list[_KindRows] = []
-        """What is cut, and not yet priced."""
-        self._known_priced: tuple[object, dict[object, PricedPrograms]] | None = None
         self._count = 0
         self._ranking_numbers: dict[tuple[int, ...], int] = {}
         self._tied: dict[Between, int] = {}
@@ -123,99 +66,6 @@ class StageRows:
         self._pair_rows: dict[tuple[int, int], Indices] = {}
         self.wanted: Flags = np.ones(count, np.bool_)
         """Which arrangements have rows."""
-        self._held: list[_KindRows] | None = None
-
-    def add(self, kinds: Sequence[SizesOfKind], sizes: ProgramSizes) -> None:
-        """Adds the rows of program sizes of kinds that share programs, and in parts if the sizes of
-        a kind turn out to lead to different programs."""
-        self._cut += [own for each in kinds for own in self._begun(each, sizes)]
-        if sum(len(own.of.which) for own in self._cut) >= SIZES_TOGETHER:
-            self._add_cut(sizes)
-
-    def hold(self) -> None:
-        """From now on adds rows with nothing but bytes, which `price` replaces."""
-        self._held = []
-
-    def price(self, wanted: Flags, sizes: ProgramSizes) -> None:
-        """Gives those arrangements that are `wanted` rows with all that stages cost in place of
-        rows with bytes."""
-        held, self._held, self.wanted = self._held or [], None, wanted
-        self._count = 0
-        self._price([own for own in held if own.wanted.any()], sizes)
-        self.finish(sizes)
-
-    def _add_cut(self, sizes: ProgramSizes) -> None:
-        """Adds the rows of what was cut."""
-        while self._cut:
-            cut, self._cut = self._cut, []
-            refine(self.known_cuts, [own.found for own in cut])
-            if self._held is None:
-                self._price(cut, sizes)
-                continue
-            for own in cut:
-                try:
-                    own.add_held()
-                    self._held.append(own)
-                except Divergence as divergence:
-                    self._part(own, divergence, sizes)
-
-    def _part(self, kind: _KindRows, divergence: Divergence, sizes: ProgramSizes) -> None:
-        """Cuts a kind again, in parts, as its sizes turned out to lead to different programs."""
-        parts = kind.of.parted(divergence)
-        self._cut += [own for part in parts for own in self._begun(part, sizes)]
-
-    def _price(self, kinds: Sequence[_KindRows], sizes: ProgramSizes) -> None:
-        """Adds the rows of kinds, whose stages and overlapped pairs are priced together."""
-        alike: dict[tuple[int, bool], list[_KindRows]] = {}
-        for own in kinds:
-            alike.setdefault((id(own.pricer), own.splits), []).append(own)
-        asked = [each for own in alike.values() for each in self._to_price(own, sizes)]
-        for (own, _), costs in zip(asked, price_together([each for _, each in asked]), strict=True):
-            stages, pairs = iter(costs[0]), iter(costs[1])
-            for kind, unpriced in own:
-                kind.add(
-                    unpriced,
-                    list(islice(stages, len(unpriced.stages))),
-                    list(islice(pairs, len(unpriced.overlapped))),
-                )
-
-    def _to_price(
-        self, kinds: Sequence[_KindRows], sizes: ProgramSizes
-    ) -> list[tuple[list[tuple[_KindRows, _Unpriced]], ToPrice]]:
-        """What is to be priced of kinds with the same pricer: together, or each apart."""
-        try:
-            own = [(kind, kind.unpriced()) for kind in kinds]
-            stages = [stage for _, each in own for _, stage in each.stages]
-            pairs = [pair for _, each in own for pair in each.overlapped]
-            return [(own, kinds[0].pricer.to_price(stages, pairs, kinds[0].pricing))]
-        except Divergence as divergence:
-            if len(kinds) > 1:
-                return [each for kind in kinds for each in self._to_price([kind], sizes)]
-            self._part(kinds[0], divergence, sizes)
-            return []
-
-    def _begun(self, of: SizesOfKind, sizes: ProgramSizes) -> list[_KindRows]:
-        """The program sizes of a kind, cut but for refining, as one or in parts."""
-        if not len(of.which):
-            return []
-        try:
-            return [_KindRows(self, self._priced(of), of, sizes.taken(of.which))]
-        except Divergence as divergence:
-            parts = of.parted(divergence)
-            return [own for part in parts for own in self._begun(part, sizes)]
-
-    def _priced(self, of: SizesOfKind) -> PricedPrograms:
-        """The programs of a kind, shared with those before that have the same sizes and blocks; if
-        there are none, new ones with a pricer of their own, as what it keeps depends on the
-        sizes."""
-        sharing = (of.kind.sharing, of.placement)
-        if self._known_priced is None or self._known_priced[0] != sharing:
-            self._known_priced = sharing, {}
-        known, key = self._known_priced[1], of.shared.key
-        if key not in known:
-            own = self.pricer.of_many(len(of.shared))
-            known[key] = PricedPrograms(own, of.kind, of.placement, of.shared)
-        return known[key]
 
     def add_rows(self, values: Floats) -> int:
         """Adds rows, the columns of `values`; returns the number of the first."""
@@ -223,13 +73,11 @@ class StageRows:
         self._count += values.shape[1]
         return self._count - values.shape[1]
 
-    def finish(self, sizes: ProgramSizes) -> None:
-        """Joins all rows in `pool`; no more can be added."""
-        self._add_cut(sizes)
-        self._known_priced = None
+    def join(self) -> None:
+        """Joins all rows in `pool`; what is added then takes their place."""
         if self._parts:
             self.pool = np.empty((len(self._parts[0]), self._count))
-        end = self._count
+        end, self._count = self._count, 0
         while self._parts:  # each part is freed once it is copied
             part = self._parts.pop()
             self.pool[:, end - part.shape[1] : end] = part
@@ -293,304 +141,4 @@ def _num_stages(ranks: StagesOfRanks) -> int:
     return 1 + max(stage for own in ranks for stage in own)
 
 
-# --- sizes of one kind ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Unpriced:
-    """What is known of the program sizes of a kind before anything is priced."""
-
-    described: list[tuple[AlikeArrangements, Indices, dict[tuple[int, ...], Floats]]]
-    """Arrangements, the numbers of their stages, and the seconds in which groups of ranks add up
-    gradients."""
-    pairs: list[_Overlapping]
-    overlapped: list[OverlappedStages]
-    values: Floats
-    """The rows of stages, as columns."""
-    row_of: Indices
-    """The row of a stage at a size, of shape (stages, sizes)."""
-    stages: list[tuple[Indices, UnpricedStage]]
-    """Stages, and the rows that they are in."""
-
-
-class _KindRows:
-    """The rows of the program sizes of one kind. Sizes have their numbers among the shared ones."""
-
-    def __init__(
-        self,
-        rows: StageRows,
-        priced: PricedPrograms,
-        of: SizesOfKind,
-        own: ProgramSizes,
-    ) -> None:
-        """Cuts the blocks into stages, but for what is refined (`found`). `own` are the kind's
-        sizes."""
-        self.rows, self.pricer, self.pricing = rows, priced.pricer, priced.pricing
-        self.workload, self.of, self.sizes = self.pricer.workload, of, of.shared
-        self.programs = priced.of(of.kind)
-        every = dict.fromkeys((*self.programs.kept, *self.programs.recomputed))
-        self.numbers = {program: number for number, program in enumerate(every)}
-        self.different = list(every)
-        self.splits = bool(own.splits.any())
-        self._rankings = self._number_rankings()
-        room_bytes = np.zeros(len(self.sizes))
-        room_bytes[of.places] = self.pricer.cost.room_bytes(own.communicators)
-        self.cuts = StageCuts(
-            self.pricer,
-            rows.known_cuts,
-            self.programs,
-            self.pricing,
-            self.splits,
-            room_bytes,
-        )
-        self.found = self.cuts.cut(rows.arrangements, of.which, of.places)
-        self._unpriced: _Unpriced | None = None
-
-    @property
-    def wanted(self) -> Flags:
-        """Which of its arrangements are to have rows."""
-        return self.rows.wanted[self.found.cut.arrangements]
-
-    def unpriced(self) -> _Unpriced:
-        """All that is to be priced: the stages of the arrangements that are wanted, and what
-        overlaps."""
-        if self._unpriced is None or not self.wanted.all():
-            self._unpriced = self._make_unpriced()
-        return self._unpriced
-
-    def _make_unpriced(self) -> _Unpriced:
-        self._known_numbers: dict[StageBlocks, int] = {}
-        self._stage_numbers: dict[_Stage, int] = {}
-        self._wanted: list[Flags] = []
-        self._pair_wanted: dict[_Pair, Flags] = {}
-        described = [
-            (own, self._numbered(own.stages, own.sizes), self._tied_seconds(own.tied, own.sizes))
-            for own in self.cuts.alike(self.found, self.rows.wanted)
-        ]
-        pairs = list(self._pairs(own for own, _, _ in described))
-        overlapped = [
-            OverlappedStages(
-                self._adding_up(forward),
-                self._adding_up(backward),
-                np.flatnonzero(wanted),
-            )
-            for (forward, backward), wanted in self._pair_wanted.items()
-        ]
-        return _Unpriced(described, pairs, overlapped, *self._unpriced_rows())
-
-    def add_held(self) -> None:
-        """Adds the rows of all stages of all arrangements, with nothing but bytes."""
-        unpriced = self.unpriced()
-        for rows, stage in unpriced.stages:
-            unpriced.values[: len(NAMES), rows] = held_columns_of(stage, len(rows))
-        self._add(unpriced)
-
-    def add(
-        self, unpriced: _Unpriced, costs: Sequence[StageCost], costs_of_pairs: Sequence[PassCost]
-    ) -> None:
-        """Adds the rows of all stages of all arrangements, and of what overlaps, given what they
-        cost."""
-        for (rows, _), cost in zip(unpriced.stages, costs, strict=True):
-            unpriced.values[: len(NAMES), rows] = columns_of(cost, len(rows))
-        self._add(unpriced)
-        self._add_pairs(unpriced.pairs, costs_of_pairs)
-
-    def _add(self, unpriced: _Unpriced) -> None:
-        first = self.rows.add_rows(unpriced.values)
-        for own, stages, seconds in unpriced.described:
-            rows = first + unpriced.row_of[stages][:, own.sizes]
-            self.rows.describe(own.shape, own.arrangements, rows, seconds)
-            self.rows.ranking_of_arrangement[own.arrangements] = self._rankings[own.sizes]
-        self.rows.padding[self.of.which] = self._padding()[self.of.places]
-
-    # --- overlapped pairs -------------------------------------------------------------------------
-
-    def _pairs(self, alike: Iterable[AlikeArrangements]) -> Iterator[_Overlapping]:
-        """The overlapped pairs of all arrangements; marks the sizes at which they are wanted."""
-        for own in alike:
-            numbers = self.rows.pairs_of_arrangement[own.arrangements]
-            for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
-                some = np.flatnonzero(numbers == number)
-                blocks = [self._programs_of(stage) for stage in own.stages]
-                both = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
-                for pair in both:
-                    none = np.zeros(len(self.sizes), np.bool_)
-                    self._pair_wanted.setdefault(pair, none)[own.sizes[some]] = True
-                yield own, number, some, both
-
-    def _add_pairs(self, found: Sequence[_Overlapping], costs: Sequence[PassCost]) -> None:
-        """Adds the rows of the overlapped pairs of all arrangements."""
-        levels = len(self.pricer.cost.cluster.levels)
-        first_rows: dict[_Pair, int] = {}
-        for (pair, wanted), cost in zip(self._pair_wanted.items(), costs, strict=True):
-            values = np.zeros((len(NAMES) + 2 * levels, int(wanted.sum())))
-            values[: len(NAMES)] = columns_of_pair(cost, values.shape[1])
-            first_rows[pair] = self.rows.add_rows(values)
-        for own, number, some, both in found:
-            sizes = own.sizes[some]
-            rows = [
-                first_rows[pair] + (np.cumsum(self._pair_wanted[pair]) - 1)[sizes] for pair in both
-            ]
-            self.rows.describe_pairs(own.shape, number, own.arrangements[some], np.stack(rows))
-
-    def _adding_up(self, programs: _Programs) -> tuple[BlockProgram, ...]:
-        return tuple(self.different[kind].adding_up(adds_up) for kind, adds_up in programs)
-
-    # --- sizes ------------------------------------------------------------------------------------
-
-    def _number_rankings(self) -> Indices:
-        """Per size the number of the positions of its pipeline ranks."""
-        stride = np.broadcast_to(np.asarray(self.pricing.grid.ranks.stride), len(self.sizes))
-        devices = np.broadcast_to(np.asarray(self.pricing.grid.devices), len(self.sizes))
-        keys = np.stack([stride, self.sizes.ranks, devices], axis=-1)
-        first, which = distinct_rows(keys)
-        numbers = [self.rows.ranking(self._grid_at(int(place))) for place in first]
-        return np.array(numbers, np.int64)[which]
-
-    def _grid_at(self, size: int) -> DeviceGrid:
-        degrees = tuple(int(n) for n in self.sizes.degrees[size][: len(self.of.kind.mesh.names)])
-        ranks = int(self.sizes.ranks[size])
-        return DeviceGrid.of(self.of.kind.mesh, degrees, ranks, self.of.placement)
-
-    def _padding(self) -> Floats:
-        """Per size the fraction of products that padding adds, computed once for equal axes."""
-        axes = self.programs.kept[0].sizes
-        found = np.zeros(len(self.sizes))
-        if axes.padded:
-            padded = np.stack(
-                [np.broadcast_to(np.asarray(n), len(found)) for n in axes.padded.values()], axis=-1
-            )
-            first, which = distinct_rows(padded)
-            for number, place in enumerate(first):
-                longer = dict(zip(axes.padded, map(int, padded[place]), strict=True))
-                found[which == number] = self.workload.padding_fraction(longer)
-        return found
-
-    def _tied_seconds(
-        self, tied: dict[tuple[int, ...], Any], sizes: Indices
-    ) -> dict[tuple[int, ...], Floats]:
-        """Per group of ranks, the seconds to add up its gradients, given their bytes, at
-        `sizes`."""
-        if not tied:
-            return {}
-        rankings, cost = self._rankings[sizes], self.pricer.cost
-        seconds: dict[tuple[int, ...], Floats] = {}
-        for ranks, size_bytes in tied.items():
-            moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.sizes))[sizes]
-            found = seconds[ranks] = np.empty(len(sizes))
-            for number in np.unique(rankings):
-                alike = rankings == number
-                grid = self.rows.rankings[int(number)]
-                found[alike] = tied_seconds(grid, cost, ranks, moved[alike])
-        return seconds
-
-    # --- stages -----------------------------------------------------------------------------------
-
-    def _numbered(self, stages: Sequence[StageBlocks], sizes: Indices) -> Indices:
-        """The numbers of stages, which are wanted at these sizes; equal stages have one number."""
-        numbers = np.array([self._number(stage) for stage in stages], np.int64)
-        for number in np.unique(numbers):
-            self._wanted[number][sizes] = True
-        return numbers
-
-    def _number(self, stage: StageBlocks) -> int:
-        if stage not in self._known_numbers:
-            blocks = self._blocks(*stage)
-            number = self._stage_numbers.setdefault(blocks, len(self._wanted))
-            if number == len(self._wanted):
-                self._wanted.append(np.zeros(len(self.sizes), np.bool_))
-            self._known_numbers[stage] = number
-        return self._known_numbers[stage]
-
-    def _blocks(self, begin: int, end: int, charged: int) -> _Stage:
-        uses = self._uses(begin, end, charged)
-        return tuple(repeated_blocks(list(zip(self._kinds(begin, end), uses, strict=True))))
-
-    def _programs_of(self, stage: StageBlocks) -> _Programs:
-        """Per block of a stage its program's number, and what it adds up over microbatches."""
-        begin, end, _ = stage
-        adds_up = (use.adds_up for use in self._uses(*stage))
-        return tuple(zip(self._kinds(begin, end), adds_up, strict=True))
-
-    def _uses(self, begin: int, end: int, charged: int) -> Sequence[ChargedElsewhere]:
-        if charged:
-            return next(found for found, number in self.cuts.uses.items() if number == charged)
-        return [NOTHING_ELSEWHERE] * (end - begin)
-
-    def _kinds(self, begin: int, end: int) -> tuple[int, ...]:
-        """The numbers of the programs of a stage's blocks."""
-        return tuple(self.numbers[program] for program in self.programs.of_stage(begin, end))
-
-    def _unpriced_rows(self) -> tuple[Floats, Indices, list[tuple[Indices, UnpricedStage]]]:
-        """The rows of all stages at the sizes where they are wanted, without what they cost; the
-        number of a stage's row at a size, of shape (stages, sizes); and what is to be priced, with
-        its rows."""
-        wanted = np.array(self._wanted)
-        row_of = np.cumsum(wanted).reshape(wanted.shape) - 1
-        stage, size = np.nonzero(wanted)
-        levels = len(self.pricer.cost.cluster.levels)
-        found = np.empty((len(NAMES) + 2 * levels, len(stage)))
-        # Stages that differ only in the numbers of copies of long patterns are priced together.
-        alike: dict[_Stage, list[int]] = {}
-        for number, stage_blocks in enumerate(self._stage_numbers):
-            if not wanted[number].any():
-                continue
-            form = tuple((pattern, min(count, LONG)) for pattern, count in stage_blocks)
-            alike.setdefault(form, []).append(number)
-        copies = [[count for _, count in blocks] for blocks in self._stage_numbers]
-        ends = np.cumsum(wanted.sum(axis=1))
-        unpriced: list[tuple[Indices, UnpricedStage]] = []
-        forward, backward = self._hops
-        for form, numbers in alike.items():
-            rows = np.concatenate(
-                [np.arange(int(ends[n] - wanted[n].sum()), int(ends[n])) for n in numbers]
-            )
-            counts = np.array([copies[number] for number in numbers], np.float64)
-            own = np.repeat(counts, wanted[numbers].sum(axis=1), axis=0)
-            unpriced += self._unpriced_stages(form, rows, size[rows], own)
-            found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], size[rows]]
-            found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], size[rows]]
-        return found, row_of, unpriced
-
-    def _unpriced_stages(
-        self, form: _Stage, rows: Indices, sizes: Indices, counts: Floats
-    ) -> list[tuple[Indices, UnpricedStage]]:
-        """The stages of rows that differ only in the numbers of copies of their long patterns: as
-        one if it can be priced so, else as several. `counts`, of shape (rows, patterns), are the
-        numbers of copies."""
-        blocks = [
-            (
-                tuple((self.different[kind].adding_up(own.adds_up), own) for kind, own in pattern),
-                counts[:, place] if count == LONG else count,
-            )
-            for place, (pattern, count) in enumerate(form)
-        ]
-        try:
-            stage = self.pricer.unpriced_stage(blocks, self.pricing, self.splits, sizes)
-        except Uneven as uneven:
-            parts = uneven.where, ~uneven.where
-            return [
-                each
-                for where in parts
-                for each in self._unpriced_stages(form, rows[where], sizes[where], counts[where])
-            ]
-        return [(rows, stage)]
-
-    @cached_property
-    def _hops(self) -> tuple[Floats, Floats]:
-        """Seconds of messages forward and backward, of shape (levels, kinds of block, sizes)."""
-        programs = self.different
-        levels = len(self.pricer.cost.cluster.levels)
-        shape = (levels, len(programs), len(self.sizes))
-        forward, backward = np.empty(shape), np.empty(shape)
-        for number, program in enumerate(programs):
-            sent = sum(value.type.size_bytes for value in program.outputs)
-            returned = sum(value.type.size_bytes for value in program.input_gradients)
-            ahead, back = program.outputs_repeated_along, program.input_gradients_repeated_along
-            for level in range(levels):
-                forward[level, number] = self.pricing.message_at(level, sent, ahead)
-                backward[level, number] = self.pricing.message_at(level, returned, back)
-        return forward, backward
-
-
-__all__ = ["Shape", "StageRows"]
+__all__ = ["NO_PAIRS", "Shape", "StageRows"]
