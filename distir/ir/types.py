@@ -50,6 +50,15 @@ class TensorType:
     shape: tuple[int, ...]
     dtype: DType
     _size: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
+    _hash: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        if self._hash is None:  # a size may be an array, whose hash takes long
+            object.__setattr__(self, "_hash", hash((self.shape, self.dtype)))
+        return self._hash or 0
+
+    def __reduce__(self) -> tuple[type[TensorType], tuple[tuple[int, ...], DType]]:
+        return TensorType, (self.shape, self.dtype)  # hashes are those of one process
 
     @property
     def rank(self) -> int:

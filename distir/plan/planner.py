@@ -240,7 +240,13 @@ class Planner:
             sizes = self._known_sizes(kind.mesh, degrees, samples)
             programs = self._programs_of(kind, degrees, samples)
         else:
-            sizes, programs = self._sizes(kind.mesh, degrees, samples), known
+            sizes, programs = self.sizes(kind.mesh, degrees, samples), known
+        return self.programs_of(kind, sizes, programs)
+
+    def programs_of(
+        self, kind: ProgramKind, sizes: Sizes, programs: dict[object, BlockProgram]
+    ) -> ModelPrograms:
+        """`programs_at` these sizes, given the `programs` that are known there."""
         if not kind.keeping.layers and not kind.keeping.picked:
             return ModelPrograms.alike(self._chain_programs(kind, sizes, programs))
         kept, recomputed = (
@@ -296,17 +302,17 @@ class Planner:
         return tuple(found)
 
     def _known_sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
-        """`_sizes`, of which equal ones are one: lists differ, and few of them in what they pad."""
+        """`sizes`, of which equal ones are one: lists differ, and few of them in what they pad."""
         padded = (
             (axis, tuple(any(entry.axis is axis for entry in entries) for entries in mesh.lists))
             for axis in mesh.padded
         )
         key = (degrees, samples, frozenset(padded))
         if key not in self._sizes_of:
-            self._sizes_of[key] = self._sizes(mesh, degrees, samples)
+            self._sizes_of[key] = self.sizes(mesh, degrees, samples)
         return self._sizes_of[key]
 
-    def _sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
+    def sizes(self, mesh: Mesh, degrees: tuple[int, ...], samples: int) -> Sizes:
         """Sizes of all axes, for `samples` at once; axes that the mesh pads are longer."""
         axes = self.workload.sizes(samples)
         unpadded: dict[Axis, int] = {}

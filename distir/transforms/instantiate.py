@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, reduce
+from operator import mul
 
 from distir.axes.model import Axes, Axis, AxisDims
 from distir.cost.collectives import Copies
@@ -45,13 +47,15 @@ class Sizes:
         default_factory=dict[object, "Sizes"], init=False, repr=False, compare=False
     )
     """The sizes that steps of blocks make of these."""
-    local_types: dict[tuple[Value, Layout], TensorType] = field(
-        default_factory=dict[tuple[Value, Layout], TensorType],
-        init=False,
-        repr=False,
-        compare=False,
+    types: dict[tuple[AxisDims, Layout, DType], TensorType] = field(
+        default_factory=dict[tuple[AxisDims, Layout, DType], TensorType], repr=False, compare=False
     )
-    """The types of shards that programs of one step have needed so far."""
+    """The types of shards that have been needed so far, by whatever step."""
+    equal_types: dict[TensorType, TensorType] = field(
+        default_factory=dict[TensorType, TensorType], repr=False, compare=False
+    )
+    """The same types, by what equals them: equal types are one object, so that nodes which differ
+    in nothing are soon told to be alike."""
     rescaled: dict[Node, Op] = field(
         default_factory=dict[Node, Op], init=False, repr=False, compare=False
     )
@@ -68,13 +72,7 @@ class Sizes:
 
     def whole_type(self, value: Value, dims: AxisDims) -> TensorType:
         """The type of the undistributed value."""
-        shape: list[int] = []
-        for dim in dims:
-            size = 1
-            for axis in dim:
-                size *= self.axes.get(axis, axis.size)
-            shape.append(size)
-        return TensorType(tuple(shape), self.dtype_of(value))
+        return self.local_type(value, dims, (None,) * len(self.degrees))
 
     def dtype_of(self, value: Value) -> DType:
         """The element type of a value: the workload's for real numbers, otherwise its own."""
@@ -91,16 +89,24 @@ class Sizes:
 
     def local_type(self, value: Value, dims: AxisDims, layout: Layout) -> TensorType:
         """The type of one device's shard."""
+        key = (dims, layout, self.dtype_of(value))
+        found = self.types.get(key)
+        if found is None:
+            made = self._made_type(*key)
+            found = self.types[key] = self.equal_types.setdefault(made, made)
+        return found
+
+    def _made_type(self, dims: AxisDims, layout: Layout, dtype: DType) -> TensorType:
         if FLAT in layout:
-            return self._flat_type(self.local_type(value, dims, without_flat(layout)), layout)
+            return self._flat_type(self._made_type(dims, without_flat(layout), dtype), layout)
         splits = self.split_of(layout)
         shape: list[int] = []
         for dim in dims:
-            size = 1
-            for axis in dim:
-                size *= self.axes.get(axis, axis.size) // splits.get(axis, 1)
-            shape.append(size)
-        return TensorType(tuple(shape), self.dtype_of(value))
+            sizes = [
+                self.of(axis) // splits[axis] if axis in splits else self.of(axis) for axis in dim
+            ]
+            shape.append(reduce(mul, sizes) if sizes else 1)
+        return TensorType(tuple(shape), dtype)
 
     def _flat_type(self, whole: TensorType, layout: Layout) -> TensorType:
         flat = (i for i, spot in enumerate(layout) if spot is FLAT)
@@ -129,12 +135,9 @@ class Instantiation:
         """The value that stands for a shard."""
         found = self.values.get(local)
         if found is None:
-            known, key = self.sizes.local_types, (local.value, local.layout)
-            type = known.get(key)
-            if type is None:
-                dims = self.axes.dims[local.value]
-                type = known[key] = self.sizes.local_type(local.value, dims, local.layout)
-            found = self.values[local] = Value(type, local.value.name)
+            value = local.value
+            type = self.sizes.local_type(value, self.axes.dims[value], local.layout)
+            found = self.values[local] = Value(type, value.name)
         return found
 
     def nodes(self, steps: Sequence[Placed], part: Part = Part.MODEL) -> list[Node]:
@@ -152,8 +155,8 @@ class Instantiation:
         source = step.node
         if op is source.op:
             op = self._rescaled(source)
-        local_types = [value.type for value in operands], [value.type for value in results]
-        op = op.localized(*local_types)
+        if _holds_sizes(type(op)):
+            op = op.localized([value.type for value in operands], [value.type for value in results])
         windows = self._windows(step)
         if step.ring:
             op, results = self._ring(step, op, windows, operands, results)
@@ -163,6 +166,8 @@ class Instantiation:
 
     def _rescaled(self, node: Node) -> Op:
         """The op of an undistributed node at these sizes."""
+        if not _holds_sizes(type(node.op)):
+            return node.op
         found = self.sizes.rescaled.get(node)
         if found is None:
             whole = (list(map(self._whole, values)) for values in (node.operands, node.results))
@@ -262,6 +267,12 @@ class Instantiation:
                 sizes = tuple(self.sizes.of(a) // splits.get(a, 1) for a in factors)
                 return Cut(dim, sizes, factors.index(axis))
         raise AssertionError(f"{value!r} does not carry {axis!r}")
+
+
+@cache
+def _holds_sizes(op: type[Op]) -> bool:
+    """Whether ops of a class have attributes that depend on the sizes of axes."""
+    return op.localized is not Op.localized or op.rescaled is not Op.rescaled
 
 
 def _split_axes(locals_: Sequence[Local], count: int) -> list[set[Axis]]:
