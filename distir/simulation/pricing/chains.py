@@ -7,9 +7,10 @@ take no longer to price than single ones. `chains_many.py` is the array version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import TypeAlias
 
 from distir.arrays import Indices
@@ -193,36 +194,45 @@ def _condensed(
     for each in reversed(instructions):
         if each.stream != COMPUTE and (each.stream or not awaited.isdisjoint(each.writes)):
             awaited.update(each.reads)
-    merged: list[Instruction] = []
+    runs: list[list[Instruction]] = []
     views = 0.0  # seconds of the host for views that do not stay
-    open_at = -1  # position of the merged instruction that may still grow
+    growing: list[Instruction] | None = None
     for each in instructions:
-        reads = tuple(value for value in each.reads if value in moved)
-        writes = tuple(value for value in each.writes if value in awaited)
+        hands_on = not awaited.isdisjoint(each.writes)
         if each.stream is None:
-            if not moved.isdisjoint(each.writes) or writes:
-                merged.append(each)
+            if hands_on or not moved.isdisjoint(each.writes):
+                runs.append([each])
             else:
                 views += each.launch_seconds
         elif each.stream != COMPUTE:
-            merged.append(each)
-            open_at = -1 if each.after_compute else open_at
+            runs.append([each])
+            growing = None if each.after_compute else growing
         else:
-            if open_at < 0 or reads:
-                open_at = len(merged)
-                merged.append(replace(each, reads=reads, writes=writes))
-            else:
-                last = merged[open_at]
-                merged[open_at] = replace(
-                    last,
-                    seconds=last.seconds + each.seconds,
-                    launch_seconds=last.launch_seconds + each.launch_seconds,
-                    writes=(*last.writes, *writes),
-                )
-            open_at = -1 if writes else open_at
+            if growing is None or not moved.isdisjoint(each.reads):
+                growing = []
+                runs.append(growing)
+            growing.append(each)
+            growing = None if hands_on else growing
+    condensed = [
+        _joined(run, moved, awaited) if run[0].stream == COMPUTE else run[0] for run in runs
+    ]
     if views:
-        merged.append(Instruction(None, 0.0, (), (), "views", launch_seconds=views))
-    return tuple(merged)
+        condensed.append(Instruction(None, 0.0, (), (), "views", launch_seconds=views))
+    return tuple(condensed)
+
+
+def _joined(
+    run: Sequence[Instruction], moved: Collection[object], awaited: Collection[object]
+) -> Instruction:
+    """Compute instructions as one, of which the first alone may wait for other streams and the last
+    alone may be awaited by them."""
+    return replace(
+        run[0],
+        seconds=reduce(add, [each.seconds for each in run]),
+        launch_seconds=reduce(add, [each.launch_seconds for each in run]),
+        reads=tuple(value for value in run[0].reads if value in moved),
+        writes=tuple(value for value in run[-1].writes if value in awaited),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ The sizes of programs may be `Many`, so that the same functions price one plan o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, product, zip_longest
 from typing import NamedTuple, cast
@@ -59,6 +59,29 @@ LINKS = "links"
 """Stands for the stream on which parameters are gathered and gradients shared out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _OnMesh:
+    """What is known of programs on one mesh."""
+
+    instructions: dict[object, tuple[Instruction, ...]] = field(
+        default_factory=dict[object, "tuple[Instruction, ...]"]
+    )
+    """By node, with the products beside it."""
+    alike: dict[object, Instruction] = field(default_factory=dict[object, Instruction])
+    """By kind of node: what equal ones take."""
+    listed: dict[tuple[Segment, bool], _Listed] = field(
+        default_factory=dict["tuple[Segment, bool]", "_Listed"]
+    )
+    passes: dict[Segment, Pass] = field(default_factory=dict[Segment, Pass])
+    overlapped: dict[tuple[Segment, Segment, bool], Pass] = field(
+        default_factory=dict["tuple[Segment, Segment, bool]", Pass]
+    )
+    step_ends: dict[object, StepEnd] = field(default_factory=dict[object, StepEnd])
+    alone: dict[BlockProgram, tuple[BlockPass, ...]] = field(
+        default_factory=dict[BlockProgram, "tuple[BlockPass, ...]"]
+    )
+
+
 class _Listed(NamedTuple):
     """A segment as instructions."""
 
@@ -82,13 +105,8 @@ class StagePricer:
         self.workload, self.cost, self.planner = workload, cost, planner
         self._memory = memory
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
-        self._instructions: dict[object, dict[object, tuple[Instruction, ...]]] = {}
-        self._alike: dict[object, dict[object, Instruction]] = {}
-        self._known_listed: dict[object, dict[tuple[Segment, bool], _Listed]] = {}
-        self._known_passes: dict[object, dict[Segment, Pass]] = {}
-        self._known_overlapped: dict[object, dict[tuple[Segment, Segment, bool], Pass]] = {}
-        self._alone: dict[object, tuple[BlockPass, ...]] = {}
-        self._step_ends: dict[object, StepEnd] = {}
+        self._on_meshes: dict[object, _OnMesh] = {}
+        self._latest: tuple[object, _OnMesh] | None = None
 
     def of_many(self, num_sizes: int) -> StagePricer:
         """A pricer for blocks whose sizes are arrays with one number for each of `num_sizes`
@@ -116,8 +134,15 @@ class StagePricer:
 
     # --- blocks -----------------------------------------------------------------------------------
 
+    def _known(self, pricing: Pricing) -> _OnMesh:
+        """What is known on a mesh; the same is asked about again and again."""
+        mesh = pricing.grid.mesh
+        if self._latest is None or self._latest[0] is not mesh:
+            self._latest = mesh, self._on_meshes.setdefault(mesh, _OnMesh())
+        return self._latest[1]
+
     def _passes(self, wanted: Sequence[Segment], pricing: Pricing) -> list[Pass]:
-        known = self._known_passes.setdefault(pricing.grid.mesh, {})
+        known = self._known(pricing).passes
         for segment in wanted:
             if segment not in known:
                 listed = self._listed(segment, pricing)
@@ -136,7 +161,7 @@ class StagePricer:
         """A forward pass of a block and a backward pass of another, in turns. What comes from and
         goes to the blocks beside is listed for the pass of more blocks first: the other one may
         have ended before the next block."""
-        known = self._known_overlapped.setdefault(pricing.grid.mesh, {})
+        known = self._known(pricing).overlapped
         key = (forward, backward, forward_is_longer)
         if key not in known:
             both = self._listed(forward, pricing), self._listed(backward, pricing, aside=True)
@@ -155,21 +180,21 @@ class StagePricer:
     def _listed(self, segment: Segment, pricing: Pricing, *, aside: bool = False) -> _Listed:
         """The instructions of a segment; those that stand `aside` of another one have values of
         their own."""
-        known = self._known_listed.setdefault(pricing.grid.mesh, {})
-        if (segment, aside) not in known:
+        known, key = self._known(pricing).listed, (segment, aside)
+        if key not in known:
             ops = composed(segment)
             ops = apart(ops) if aside else ops
-            known[segment, aside] = _Listed(
+            known[key] = _Listed(
                 ops,
                 self._instructions_of(ops.without_scatters, pricing),
                 self._instructions_of(ops.scatters, pricing),
             )
-        return known[segment, aside]
+        return known[key]
 
     def _instructions_of(self, nodes: Iterable[Node], pricing: Pricing) -> list[Instruction]:
         """The instructions of nodes; they are kept, as a node may be in several passes."""
-        known = self._instructions.setdefault(pricing.grid.mesh, {})
-        alike = self._alike.setdefault(pricing.grid.mesh, {})
+        on_mesh = self._known(pricing)
+        known, alike = on_mesh.instructions, on_mesh.alike
         listed = list(nodes)
         pipelined = pricing.products_beside(listed)
         found: list[Instruction] = []
@@ -209,23 +234,23 @@ class StagePricer:
     ) -> list[tuple[BlockPass, ...]]:
         """What the passes of blocks take by themselves, by cost kind; `splits` says whether the
         parts of backward passes are among them."""
-        keys = [(program, pricing.grid.mesh) for program in programs]
+        known = self._known(pricing).alone
         kinds = range(COST_KINDS if splits else BACKWARD + 1)
         missing = [
-            (key, segment)
-            for key in dict.fromkeys(keys)
-            for kind in kinds[len(self._alone.get(key, ())) :]
-            for segment in segments([key[0]], kind, steady=True)
+            (program, segment)
+            for program in dict.fromkeys(programs)
+            for kind in kinds[len(known.get(program, ())) :]
+            for segment in segments([program], kind, steady=True)
         ]
         passes = self._passes([segment for _, segment in missing], pricing)
         chains = [BlockChain([((each,), 1)]) for each in passes]
         costs = self._chains.run_all(chains)
-        for (key, _), chain, cost in zip(missing, chains, costs, strict=True):
+        for (program, _), chain, cost in zip(missing, chains, costs, strict=True):
             found = BlockPass(
                 cost.cost.seconds, cost.stream_seconds, cost.launch_seconds, chain.link_seconds
             )
-            self._alone[key] = (*self._alone.get(key, ()), found)
-        return [self._alone[key] for key in keys]
+            known[program] = (*known.get(program, ()), found)
+        return [known[program] for program in programs]
 
     def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
         """Seconds of a block's forward and backward pass that occupy the compute stream, whether
@@ -308,15 +333,15 @@ class StagePricer:
 
     def _step_end(self, program: BlockProgram, pricing: Pricing, away: ChargedElsewhere) -> StepEnd:
         """What follows a block's last backward pass, without the parameters `away`."""
-        key = (program, pricing.grid.mesh, away)
-        if key not in self._step_ends:
+        known, key = self._known(pricing).step_ends, (program, away)
+        if key not in known:
             elements = program.trained_elements(without=away.held)
             buckets = {
                 BACKWARD: pricing.buckets(program, away.added),
                 WEIGHT_PART: pricing.buckets(program, away.added_late),
             }
             refresh = pricing.refresh(program, away.held)
-            self._step_ends[key] = StepEnd(
+            known[key] = StepEnd(
                 {kind: sum(each.seconds for each in of_kind) for kind, of_kind in buckets.items()},
                 {
                     kind: of_kind[-1].stream if of_kind else None
@@ -330,7 +355,7 @@ class StagePricer:
                 _host_seconds(refresh),
                 state_bytes(self.workload, program, away.held, away.added),
             )
-        return self._step_ends[key]
+        return known[key]
 
     def _settling(
         self, chain: BlockChain, cost: ChainCost, stage: UnpricedStage, cost_kind: int
