@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from distir.cost.amounts import Amount, doublings, larger, smaller
@@ -268,10 +268,12 @@ def _seconds(
 
 def _scaled(route: Route, latency: Mapping[Medium, float], bandwidth: float) -> Route:
     return tuple(
-        replace(
-            link,
-            bandwidth_bytes_per_second=link.bandwidth_bytes_per_second * bandwidth,
-            latency_seconds=link.latency_seconds * latency[link.medium],
+        Link(
+            link.fan_out,
+            link.rails,
+            link.bandwidth_bytes_per_second * bandwidth,
+            link.latency_seconds * latency[link.medium],
+            link.medium,
         )
         for link in route
     )

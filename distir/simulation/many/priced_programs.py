@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -18,16 +19,19 @@ from distir.plan.planner import ProgramKind
 from distir.simulation.many.program_sizes import ProgramSizes
 from distir.simulation.pricing.instructions import Pricing, narrower_products
 from distir.simulation.pricing.stages import StagePricer
+from distir.transforms.instantiate import Sizes
 
 
 @dataclass(frozen=True, slots=True)
 class ManyPricing(Pricing):
     """Prices at many program sizes, whose meshes differ in their degrees. `routes` keeps, per mesh
-    axes, the routes of the groups along them, each with the program sizes that have it."""
+    axes, the routes of the groups along them, each with the program sizes that have it; `known`
+    keeps the seconds of collectives, as many programs have equal ones."""
 
     routes: dict[tuple[str, ...], list[tuple[Route, Indices]]] = field(
         default_factory=dict[tuple[str, ...], "list[tuple[Route, Indices]]"]
     )
+    known: dict[object, Many] = field(default_factory=dict[object, Many])
 
     def collective(
         self,
@@ -40,12 +44,24 @@ class ManyPricing(Pricing):
         """Seconds of collectives; groups whose routes cross the same levels are priced together."""
         if not mesh_axes:
             return times * cast("float", self.cost.host_copy_seconds(size_bytes))
+        key = (kind, mesh_axes, size_bytes, copies)
+        if key not in self.known:
+            self.known[key] = self._once(kind, mesh_axes, size_bytes, copies)
+        return times * cast("float", self.known[key])
+
+    def _once(
+        self,
+        kind: CollectiveKind,
+        mesh_axes: tuple[str, ...],
+        size_bytes: float,
+        copies: Copies | None,
+    ) -> Many:
         routes = self._routes(mesh_axes)
         moved = np.broadcast_to(np.asarray(size_bytes), sum(len(own) for _, own in routes))
         found = np.empty(len(moved))
         for route, own in routes:
             found[own] = self.cost.seconds_over(kind, moved[own], route, copies)
-        return times * cast("float", found.view(Many))
+        return found.view(Many)
 
     def _routes(self, mesh_axes: tuple[str, ...]) -> list[tuple[Route, Indices]]:
         known = self.routes
@@ -100,18 +116,22 @@ class PricedPrograms:
     ) -> None:
         self.pricer = pricer
         axes = range(len(kind.mesh.names))
-        self._degrees: Any = tuple(many(sizes.degrees[:, axis]) for axis in axes)
-        self._samples: Any = many(sizes.samples)
+        degrees: Any = tuple(many(sizes.degrees[:, axis]) for axis in axes)
+        samples: Any = many(sizes.samples)
         ranks: Any = many(sizes.ranks)
-        grid = DeviceGrid.of(kind.mesh, self._degrees, ranks, placement)
+        self._size_choices = kind.mesh, degrees, samples
+        grid = DeviceGrid.of(kind.mesh, degrees, ranks, placement)
         product = narrower_products(pricer.workload, pricer.cost.cluster.device)
         self.pricing = ManyPricing(pricer.cost, grid, product)
         self._known: dict[object, BlockProgram] = {}
 
+    @cached_property
+    def _sizes(self) -> Sizes:
+        return self.pricer.planner.sizes(*self._size_choices)
+
     def of(self, kind: ProgramKind) -> ModelPrograms:
         """The programs of all blocks of a kind."""
-        planner = self.pricer.planner
-        return planner.programs_at(kind, self._degrees, self._samples, self._known)
+        return self.pricer.planner.programs_of(kind, self._sizes, self._known)
 
 
 __all__ = ["ManyPricing", "PricedPrograms"]
