@@ -34,15 +34,9 @@ from distir.arrays import Codes, Indices, distinct, distinct_codes
 from distir.errors import DistirError
 from distir.garbage import collected_seldom
 from distir.metrics import METRICS
-from distir.simulation.bounds import (
-    ORDERING,
-    REASONS,
-    SHAPING,
-    Bounds,
-    ManyBounds,
-    kept_whole,
-)
+from distir.simulation.bounds import REASONS, Bounds, ManyBounds, kept_whole
 from distir.simulation.simulator import Simulator
+from distir.simulation.wholes import ORDERING, SHAPING
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import KEEPS_ACTIVATIONS, KEEPS_PARAMETERS
 from search_spaces import SearchSpace

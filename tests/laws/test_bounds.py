@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distir import Simulator, Workload, load_cluster, load_model
 from distir.importers.load import LoadedModel
 from distir.schedules import BACKWARD, FORWARD, compile_schedule, find_schedule
-from distir.simulation.bounds import STREAMS, Bounds
+from distir.simulation.bounds import Bounds
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.pricing.repeats import repeated_blocks
