@@ -21,6 +21,7 @@ from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_ran
 from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.pricing.stage_cost import OverlappedStages
 from distir.simulation.pricing.tied import NOTHING_ELSEWHERE
+from distir.simulation.wholes import STREAMS
 from distir.strategies import Strategies
 from distir.strategy import AUTO, Strategy
 from search_spaces import distribution_space
