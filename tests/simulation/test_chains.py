@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distir.cost.amounts import many
+from distir.simulation.pricing import chains_many
 from distir.simulation.pricing.chains import BlockChain, ChainCost, ChainScheduler, Pass
-from distir.simulation.pricing.chains_many import ManyChainScheduler
+from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from tests.slow import shares
 
@@ -269,6 +271,38 @@ def test_chains_with_equal_parts_are_each_as_alone(
         assert np.array_equal(found.cost.seconds, alone.cost.seconds)
         assert np.array_equal(found.cost.compute, alone.cost.compute)
         assert np.array_equal(found.settled, alone.settled)
+
+
+@pytest.mark.parametrize("most", [chains_many.CHAINS_TOGETHER, 4])
+@given(chains_with_settling(), st.data())
+@settings(max_examples=25, deadline=None)
+def test_chains_of_several_schedulers_are_each_as_alone(
+    most: int, drawn: tuple[Chain, list[tuple[float, ...]]], data: st.DataObject
+) -> None:
+    """The same blocks with other durations at other numbers of sizes are passes of one form,
+    whether all are scheduled together or a few at a time."""
+    chain, settling = drawn
+    asked: list[tuple[ManyChainScheduler, list[BlockChain]]] = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        num_sizes = data.draw(st.integers(1, 3))
+        numbers = st.lists(durations, min_size=num_sizes, max_size=num_sizes).map(many)
+
+        def lasting(block: Pass, numbers: Any = numbers) -> Pass:
+            seconds = (data.draw(numbers) if e.stream else 0.0 for e in block.instructions)
+            return with_seconds(block, list(seconds))
+
+        blocks = [(tuple(map(lasting, pattern)), count) for pattern, count in chain]
+        sizes = np.array(data.draw(st.lists(st.integers(0, num_sizes - 1), min_size=1, max_size=4)))
+        every = [BlockChain(blocks, settling, sizes), BlockChain(blocks[:1], settling[:1])]
+        asked.append((ManyChainScheduler(np.maximum, num_sizes), every))
+    with mock.patch.object(chains_many, "CHAINS_TOGETHER", most):
+        together = run_together(asked)
+    for (scheduler, every), found in zip(asked, together, strict=True):
+        for each, cost in zip(every, found, strict=True):
+            (alone,) = scheduler.run_all([each])
+            assert np.array_equal(cost.cost.seconds, alone.cost.seconds)
+            assert np.array_equal(cost.cost.compute, alone.cost.compute)
+            assert np.array_equal(cost.settled, alone.settled)
 
 
 def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:

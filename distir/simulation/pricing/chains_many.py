@@ -117,7 +117,6 @@ class ManyChainScheduler:
 Together = Sequence[tuple[ManyChainScheduler, Sequence[BlockChain]]]
 """Chains of several schedulers, each of which has program sizes of its own."""
 
-
 CHAINS_TOGETHER = 1 << 14
 """Chains, one for each program size, that are scheduled together, to bound memory."""
 
@@ -126,14 +125,13 @@ def run_together(asked: Together) -> list[list[ChainCost]]:
     """What the schedulers' `run_all` find, of which what is alike is scheduled once. All of them
     bound launches alike."""
     found: list[list[ChainCost]] = []
-    first = count = 0
+    first = together = 0
     for number, (own, chains) in enumerate(asked):
         more = sum(_width(chain, own.num_sizes) for chain in chains)
-        if count + more > CHAINS_TOGETHER:
+        if together + more > CHAINS_TOGETHER:
             found += _together(asked[first:number])
-            first = number
-            count = 0
-        count += more
+            first, together = number, 0
+        together += more
     return found + _together(asked[first:])
 
 
