@@ -2,18 +2,20 @@
 
 Certified search rules out what is worse than the best that it has found, so that it should find
 something good before it bounds much. The look is at the strategies of a space whose finer choices
-are usual ones; of these, at the ones that promise most of each layout; and then beside the best of
-them, at those that differ from it in one finer choice, as long as one of them is better.
+are usual ones; of these, at the ones that promise most of each layout; and then at neighbours of the
+best of them, which differ in finer choices (`neighbours.py`), as long as one of them is better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 
 from autotune.exhaustive.chunks import evaluated_chunk
 from autotune.exhaustive.collect import Collector
+from autotune.exhaustive.neighbours import FINER, neighbours
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.study.trial import LAYOUT, Trial, rank
@@ -21,7 +23,6 @@ from distir.arrays import Indices
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
 from distir.strategies import Strategies
-from distir.strategy import Strategy
 from search_spaces import SearchSpace, Value
 from search_spaces.columns import SpaceColumns
 from search_spaces.named import DEFAULTS
@@ -77,25 +78,16 @@ def first_look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial 
 
 
 def _best_beside(space: SearchSpace, objective: Objective, best: Trial) -> Trial:
-    """The best that is reached from a strategy by changing one finer choice at a time."""
+    """The best that is reached from a strategy, by neighbours that differ in finer choices."""
     seen = {best.strategy}
     while True:
-        beside = dict.fromkeys(each for each in _beside(space, best.strategy) if each not in seen)
+        every = chain.from_iterable(neighbours(space, best.strategy, FINER))
+        beside = dict.fromkeys(each for each in every if each not in seen)
         found = _best(space, objective, Strategies.of(list(beside))) if beside else None
         if found is None or rank(found) >= rank(best):
             return best
         seen.update(beside)
         best = found
-
-
-def _beside(space: SearchSpace, strategy: Strategy) -> Iterator[Strategy]:
-    """Strategies that differ in one finer choice, and in what depends on it."""
-    own: dict[str, tuple[Value, ...]] = {
-        each.name: (getattr(strategy, each.name),) for each in space.dimensions
-    }
-    for name in USUAL:
-        columns = SpaceColumns(_preferring(space, {**own, name: ()}))
-        yield from columns.taken(0, len(columns))[1]
 
 
 def _preferring(space: SearchSpace, wanted: Mapping[str, tuple[Value, ...]]) -> SearchSpace:

@@ -10,27 +10,24 @@ the best neighbour the search goes on, as long as it finds better ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.exhaustive.certificate import Certificate
 from autotune.exhaustive.certified import can_be_certified, certify, look
 from autotune.exhaustive.chunks import evaluated_chunk
+from autotune.exhaustive.neighbours import neighbours
 from autotune.objectives.costs import regret
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.study.trial import Trial, best_of
-from distir.strategies import FIELDS
 from distir.strategy import Strategy
-from search_spaces import SearchSpace
 
 WIDER = "full"
 """The space whose strategies are looked at."""
 STARTS = 3
 """Layouts whose best plans are started from."""
-MOST = 512
-"""Neighbours that differ in one group of choices."""
 PROOF_SECONDS = 2.0
 """Longest that it is tried to prove what is best in the wider space, or that this is looked at."""
 MOST_PROVED = 1 << 18
@@ -41,16 +38,6 @@ FIRST = 4
 """Neighbours that are evaluated at once before it is known how long they take."""
 WORTH = 0.005
 """What a plan must gain to be worth a word."""
-
-TOGETHER = (
-    ("schedule", "chunks"),
-    ("zero", "zero_degree", "keep_gathered"),
-    ("recompute", "recompute_every", "recompute_layers"),
-    ("sequence_parallel", "keep_gathered"),
-    ("dp", "tp", "cp", "cp_exchange"),
-    ("microbatches",),
-)
-"""Choices in which neighbours differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,20 +188,12 @@ def _try_neighbours(wider: _Wider, tried: _Tried, starts: Sequence[Trial]) -> No
         while better:
             better = False
             # Neighbours have the same lists.
-            for part in _neighbours(wider.problem(start.strategy.axes).space, here.strategy):
+            for part in neighbours(wider.problem(start.strategy.axes).space, here.strategy):
                 found = tried.best(part)
                 if found is not None and _gain(found, here) > WORTH:
                     here, better = found, True
                 if tried.is_late:
                     return
-
-
-def _neighbours(wider: SearchSpace, strategy: Strategy) -> Iterator[list[Strategy]]:
-    for names in TOGETHER:
-        fixed = {name: (getattr(strategy, name),) for name in FIELDS if name not in names}
-        known = {name: values for name, values in fixed.items() if name in wider.names}
-        part = wider.restricted(**known)
-        yield [part.at(number) for number in range(min(MOST, part.count()))]
 
 
 def _gain(trial: Trial, other: Trial) -> float:
