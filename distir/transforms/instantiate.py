@@ -48,14 +48,17 @@ class Sizes:
     )
     """The sizes that steps of blocks make of these."""
     types: dict[tuple[AxisDims, Layout, DType], TensorType] = field(
-        default_factory=dict[tuple[AxisDims, Layout, DType], TensorType], repr=False, compare=False
+        default_factory=dict[tuple[AxisDims, Layout, DType], TensorType],
+        init=False,
+        repr=False,
+        compare=False,
     )
-    """The types of shards that have been needed so far, by whatever step."""
+    """The types of shards that programs of one step have needed so far."""
     equal_types: dict[TensorType, TensorType] = field(
         default_factory=dict[TensorType, TensorType], repr=False, compare=False
     )
-    """The same types, by what equals them: equal types are one object, so that nodes which differ
-    in nothing are soon told to be alike."""
+    """The types of all steps, by what equals them: equal types are one object, so that nodes which
+    differ in nothing are soon told to be alike."""
     rescaled: dict[Node, Op] = field(
         default_factory=dict[Node, Op], init=False, repr=False, compare=False
     )
