@@ -2,8 +2,8 @@
 
 Certified search rules out what is worse than the best that it has found, so that it should find
 something good before it bounds much. The look is at the strategies of a space whose finer choices
-are usual ones; of these, at the ones that promise most of each layout; and then at neighbours of the
-best of them, which differ in finer choices (`neighbours.py`), as long as one of them is better.
+are usual ones; of these, at the ones that promise most of each layout; and then at neighbours of
+the best of them, which differ in finer choices (`neighbours.py`), as long as one is better.
 """
 
 from __future__ import annotations
