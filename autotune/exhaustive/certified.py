@@ -84,7 +84,9 @@ def certify(
     try:
         try:
             if top == 1:
-                looked = None if known else first_look(problem, objective, search.bounds)
+                looked = (
+                    None if known else first_look(problem, objective, search.bounds, search.ends)
+                )
                 search.beat(known or looked)
             search.run()
         except _TimeIsUpError:
@@ -117,7 +119,7 @@ def look(problem: Problem, objective: Objective, seconds: float) -> Trial | None
     search = _Search(problem, objective, 1, lambda done, best: None)
     search.ends = time.perf_counter() + seconds
     try:
-        return first_look(problem, objective, search.bounds)
+        return first_look(problem, objective, search.bounds, search.ends)
     except _TimeIsUpError:
         return None
 

@@ -8,8 +8,9 @@ the best of them, which differ in finer choices (`neighbours.py`), as long as on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
 from itertools import chain
+from math import inf
 
 import numpy as np
 
@@ -57,13 +58,16 @@ USUAL: dict[str, tuple[Value, ...]] = {
 """Values that are looked at; of other choices all values."""
 
 
-def first_look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial | None:
-    """The best of some usual strategies; None in small spaces, where none is known to be valid,
-    and where none of those that were tried fits."""
+def first_look(
+    problem: Problem, objective: Objective, bounds: Bounds, end: float = inf
+) -> Trial | None:
+    """The best of some usual strategies and of their neighbours, which are tried until `end`, by
+    `time.perf_counter`; None in small spaces, where none is known to be valid, and where none of
+    those that were tried fits."""
     simulator, space = problem.simulator, problem.space
     if space.count() < LEAST or not isinstance(simulator, Simulator):
         return None
-    columns = SpaceColumns(_preferring(space, USUAL))
+    columns = SpaceColumns(_usual(space))
     if not len(columns):
         return None
     table = columns.taken(0, len(columns))[1]
@@ -73,35 +77,33 @@ def first_look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial 
     for places in _rounds(table, order):
         best = _best(space, objective, table.taken(places))
         if best is not None:
-            return _best_beside(space, objective, best)
+            return _best_beside(space, objective, best, end)
     return None
 
 
-def _best_beside(space: SearchSpace, objective: Objective, best: Trial) -> Trial:
+def _best_beside(space: SearchSpace, objective: Objective, best: Trial, end: float) -> Trial:
     """The best that is reached from a strategy, by neighbours that differ in finer choices."""
     seen = {best.strategy}
-    while True:
+    while time.perf_counter() < end:
         every = chain.from_iterable(neighbours(space, best.strategy, FINER))
         beside = dict.fromkeys(each for each in every if each not in seen)
         found = _best(space, objective, Strategies.of(list(beside))) if beside else None
         if found is None or rank(found) >= rank(best):
-            return best
+            break
         seen.update(beside)
         best = found
+    return best
 
 
-def _preferring(space: SearchSpace, wanted: Mapping[str, tuple[Value, ...]]) -> SearchSpace:
-    """The space with these values of each choice alone, or with the first one of a choice that has
-    none of them; of choices of which none is wanted in particular, all values."""
-    dimensions = [
-        _with_values(each, wanted[each.name]) if wanted.get(each.name) else each
-        for each in space.dimensions
-    ]
-    return SearchSpace(dimensions, space.rules)
+def _usual(space: SearchSpace) -> SearchSpace:
+    return SearchSpace([_preferring(each) for each in space.dimensions], space.rules)
 
 
-def _with_values(dimension: Dimension, wanted: tuple[Value, ...]) -> Dimension:
-    """The dimension with those of its values that are wanted, or with its first one."""
+def _preferring(dimension: Dimension) -> Dimension:
+    """The dimension with its usual values alone, or the first one where it has none of these."""
+    wanted = USUAL.get(dimension.name)
+    if wanted is None:
+        return dimension
 
     def domain(*choices: Value) -> list[Value]:
         values = list(dimension.domain(*choices))

@@ -17,7 +17,7 @@ from autotune.exhaustive.certified import certify, order_last
 from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import Objective
 from autotune.problem import Problem
-from autotune.study.trial import Trial
+from autotune.study.trial import Trial, rank
 from autotune.testing import toy_problem
 from distir.cost import load_stack
 from distir.errors import DistirError
@@ -115,7 +115,11 @@ def test_a_first_look_finds_something_good_and_that_is_what_is_left_when_time_is
     seconds = [each.evaluation.metrics["iteration_seconds"] for each in (best, looked)]
     assert seconds[0] <= seconds[1] < 1.1 * seconds[0]
 
-    def look(problem: Problem, objective: Objective, bounds: Bounds) -> Trial:
+    usual = first_look.first_look(problem, objective, bounds, end=0)  # no neighbours are tried
+    assert usual is not None
+    assert rank(looked) <= rank(usual)
+
+    def look(problem: Problem, objective: Objective, bounds: Bounds, end: float) -> Trial:
         return looked
 
     monkeypatch.setattr(certified, "first_look", look)
