@@ -17,7 +17,14 @@ from distir.arrays import Indices
 from distir.cost.amounts import taken
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from distir.simulation.pricing.repeats import RepeatedBlocks
-from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of, pass_moments
+from distir.simulation.pricing.timeline import (
+    LONG_AGO,
+    ManyMoments,
+    Moments,
+    Start,
+    latest_of,
+    pass_moments,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +140,28 @@ class Pass:
     def moments(self, start: Start) -> Moments:
         """The times of the pass, as delays after the times at its start."""
         if start not in self._moments:
-            outputs = [
-                self.outputs[self.handed_times.index(number)]
-                for number in range(len(set(self.handed_times)))
-            ]
-            self._moments[start] = pass_moments(self.instructions, self.inputs, outputs, start)
+            self._moments[start] = self._found_moments(start)
         return self._moments[start]
+
+    def many_moments(self, start: Start) -> ManyMoments:
+        """`moments` where seconds have one number per program size."""
+        if start not in self._many_moments:
+            self._many_moments[start] = ManyMoments.of(self._found_moments(start))
+        return self._many_moments[start]
+
+    def _found_moments(self, start: Start) -> Moments:
+        outputs = [
+            self.outputs[self.handed_times.index(number)]
+            for number in range(len(set(self.handed_times)))
+        ]
+        return pass_moments(self.instructions, self.inputs, outputs, start)
 
     @cached_property
     def _moments(self) -> dict[Start, Moments]:
+        return {}
+
+    @cached_property
+    def _many_moments(self) -> dict[Start, ManyMoments]:
         return {}
 
     @cached_property

@@ -179,15 +179,15 @@ def _drifting_times(pattern: Pattern, start: Start) -> tuple[Flags, Flags]:
     alone[: streams + 1] = True
     unused = alone.copy()
     for each in pattern.passes:
-        moments = each.moments(start)
+        moments = each.many_moments(start)
         named = {number for made in moments.border for _, number in made}
         named.update(begin for begin, _ in moments.waits)
         named.update(number for _, awaited in moments.waits for _, number in awaited)
         for time in range(streams + 1):
             number = moments.streams[start.streams[time]] if time < streams else -1
-            others = (delays for at, delays in enumerate(moments.delays) if at != number)
-            alone[time] &= number not in named and all(time not in delays for delays in others)
-            unused[time] &= number < 0 or set(moments.delays[number]) == {time}
+            others = (after for at, after in enumerate(moments.after) if at != number)
+            alone[time] &= number not in named and all(time not in after for after in others)
+            unused[time] &= number < 0 or set(moments.after[number]) == {time}
     return alone, alone & unused
 
 

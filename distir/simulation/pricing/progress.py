@@ -17,7 +17,7 @@ from distir.cost.amounts import taken
 from distir.simulation.pricing.chains import Pass
 from distir.simulation.pricing.instructions import COMPUTE
 from distir.simulation.pricing.patterns import Pattern
-from distir.simulation.pricing.timeline import LONG_AGO, Moments, Start, latest_of
+from distir.simulation.pricing.timeline import LONG_AGO, ManyMoments, Start, latest_of
 
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from the seconds of their streams and of their launches."""
@@ -136,8 +136,8 @@ def _after_pass(
     if new:
         start = start.of_first(len(each.inputs))
         times = np.concatenate([times, np.zeros((new, times.shape[1]))])
-    moments = each.moments(start)
-    values = moments.at_many(times, size_numbers)
+    moments = each.many_moments(start)
+    values = moments.at(times, size_numbers)
     took = values[moments.streams[COMPUTE]]
     whys, border = _border(moments, values, took)
     floor: Any = LONG_AGO
@@ -150,11 +150,11 @@ def _after_pass(
     if exact is not None and exact <= streams.keys():
         idle = np.zeros_like(idle)  # there is no other stream
     after = np.concatenate([free, idle[None], border])
-    waited = moments.waited_many(values)
+    waited = moments.waited(values)
     return Start(tuple(streams), whys, each.handed_times), after, took, waited
 
 
-def _border(moments: Moments, values: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
+def _border(moments: ManyMoments, values: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
     """The streams that make the values for the next block, and when, relative to compute."""
     if all(len(made) < 2 for made in moments.border):
         plain = [made[0] if made else ("", moments.streams[COMPUTE]) for made in moments.border]

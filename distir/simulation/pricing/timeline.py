@@ -79,21 +79,6 @@ class Moments:
         given = (*times, 0.0)
         return [max([given[at] + late for at, late in each.items()]) for each in self.delays]
 
-    def at_many(self, times: Floats, size_numbers: Indices | None) -> Floats:
-        """Array version of `at`: `times` are of shape (times, states), the result is of shape
-        (moments, states). `size_numbers` are the program sizes of the states; None if the states
-        are those of all sizes, in order."""
-        delays, after, counts = self._delay_table
-        if size_numbers is not None and delays.shape[1] > 1:
-            delays = delays.take(size_numbers, axis=1)
-        given = np.concatenate([times, np.zeros((1, times.shape[1]))]).take(after, axis=0)
-        given += delays
-        values, first = given[: len(self.delays)], len(self.delays)
-        for count in counts:
-            np.maximum(values[:count], given[first : first + count], out=values[:count])
-            first += count
-        return values
-
     def waited(self, times: Sequence[float]) -> dict[str, float]:
         """Seconds that compute waits, by stream, given the values of all moments."""
         seconds: dict[str, float] = {}
@@ -103,9 +88,58 @@ class Moments:
                 seconds[why] = seconds.get(why, 0.0) + at - times[begin]
         return seconds
 
-    def waited_many(self, times: Floats) -> Floats:
-        """Array version of `waited`, summed over streams: the seconds that compute waits, of shape
-        (states,), given the values of all moments, of shape (moments, states)."""
+
+@dataclass(frozen=True)
+class ManyMoments:
+    """The moments of a pass whose seconds have one number per program size."""
+
+    after: tuple[tuple[int, ...], ...]
+    """Per moment, the numbers of the times at the start that it has a delay after."""
+    streams: Mapping[str, int]
+    """See `Moments`."""
+    border: tuple[NumberedCauses, ...]
+    """See `Moments`."""
+    waits: tuple[tuple[int, NumberedCauses], ...]
+    """See `Moments`."""
+    delays: Floats
+    """The first delay of each moment, then the second of each that has one, and so on, of shape
+    (delays, program sizes), or (delays, 1) if they are the same at all sizes."""
+
+    @classmethod
+    def of(cls, moments: Moments) -> ManyMoments:
+        """The same moments, with their delays as one table."""
+        late = [
+            np.atleast_1d(np.asarray(each))
+            for column in zip_longest(*(each.values() for each in moments.delays))
+            for each in column
+            if each is not None
+        ]
+        return cls(
+            tuple(tuple(each) for each in moments.delays),
+            moments.streams,
+            moments.border,
+            moments.waits,
+            np.stack(np.broadcast_arrays(*late)),
+        )
+
+    def at(self, times: Floats, size_numbers: Indices) -> Floats:
+        """The values of all moments, of shape (moments, states), given the times at the start, of
+        shape (times, states), and the program sizes of the states."""
+        after, counts = self._order
+        delays = self.delays
+        if delays.shape[1] > 1:
+            delays = delays.take(size_numbers, axis=1)
+        given = np.concatenate([times, np.zeros((1, times.shape[1]))]).take(after, axis=0)
+        given += delays
+        values, first = given[: len(self.after)], len(self.after)
+        for count in counts:
+            np.maximum(values[:count], given[first : first + count], out=values[:count])
+            first += count
+        return values
+
+    def waited(self, times: Floats) -> Floats:
+        """The seconds that compute waits for all streams together, of shape (states,), given the
+        values of all moments, of shape (moments, states)."""
         begins, ends = self._plain_waits
         waits = times.take(ends, axis=0)
         waits -= times.take(begins, axis=0)
@@ -124,17 +158,14 @@ class Moments:
         return begins, ends
 
     @cached_property
-    def _delay_table(self) -> tuple[Floats, Indices, list[int]]:
-        """All delays as rows of a table, and the numbers of the times that they are after: the
-        first delay of each moment, then the second of each that has one, and so on. Then how many
-        moments have a second delay, a third, …"""
-        columns = list(zip_longest(*(each.items() for each in self.delays)))
-        rows = [each for column in columns for each in column if each]
-        late = [np.atleast_1d(np.asarray(late)) for _, late in rows]
+    def _order(self) -> tuple[Indices, list[int]]:
+        """The numbers of the times that the rows of `delays` are after, and how many moments have a
+        second delay, a third, …"""
+        columns = list(zip_longest(*self.after))
+        after = [at for column in columns for at in column if at is not None]
         return (
-            np.stack(np.broadcast_arrays(*late)),
-            np.array([at for at, _ in rows], np.int64),
-            [sum(each is not None for each in column) for column in columns[1:]],
+            np.array(after, np.int64),
+            [sum(at is not None for at in column) for column in columns[1:]],
         )
 
 
@@ -249,4 +280,4 @@ def latest(*times: Delays) -> Delays:
     return delays
 
 
-__all__ = ["LONG_AGO", "SEVERAL", "Moments", "Start", "latest_of", "pass_moments"]
+__all__ = ["LONG_AGO", "SEVERAL", "ManyMoments", "Moments", "Start", "latest_of", "pass_moments"]
