@@ -70,3 +70,7 @@ def test_effects_compose_associatively() -> None:
         thrice = each.then(each).then(each)
         assert MemoryEffect(*in_turn([one], [3])[:, 0]) == thrice
         assert MemoryEffect(*in_turn([one] * 3)[:, 0]) == thrice
+    every = [np.array([[field] for field in astuple(each)]) for each in (a, c, b)]
+    without = in_turn(every, [1, np.array([0.0, 1.0]), 1], np.array([0, 0]))
+    assert MemoryEffect(*without[:, 0]) == a.then(b)
+    assert MemoryEffect(*without[:, 1]) == a.then(c).then(b)

@@ -13,8 +13,10 @@ from distir.simulation.pricing.repeats import (
     RepeatedBlocks,
     Uneven,
     any_left,
+    joined,
     mapped,
     repeated_blocks,
+    require_even,
 )
 
 patterns = st.lists(st.sampled_from("ab"), min_size=1, max_size=4)
@@ -71,10 +73,18 @@ def test_patterns_with_many_numbers_of_copies_are_mapped_together() -> None:
     assert counts.tolist() == [1.0, 3.0]
 
 
+def test_equal_patterns_in_a_row_are_one() -> None:
+    (first, count), last = joined([(("a",), 1), (("a",), np.array([0.0, 2.0])), (("b",), 1)])
+    assert (first, last) == (("a",), (("b",), 1))
+    assert count.tolist() == [1.0, 3.0]
+
+
 def test_patterns_that_end_in_some_stages_only_are_uneven() -> None:
-    assert any_left(np.array([1.0, 2.0]))
+    assert any_left(np.array([0.0, 2.0]))
     assert not any_left(np.array([0.0, 0.0]))
     assert not any_left(np.empty(0))
+    for even in (2, np.array([1.0, 2.0]), np.array([0.0, 0.0]), np.empty(0)):
+        require_even(even)
     with pytest.raises(Uneven) as found:
-        any_left(np.array([0.0, 1.0]))
+        require_even(np.array([0.0, 1.0]))
     assert found.value.where.tolist() == [False, True]

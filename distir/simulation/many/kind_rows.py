@@ -55,9 +55,9 @@ _Overlapping = tuple[AlikeArrangements, int, Indices, list[_Pair]]
 """Arrangements, the number of a set of overlapped pairs, those that have it, by their positions
 among the arrangements, and the pairs."""
 
-LONG = 3
+LONG = 2
 """Patterns with at least this many copies are priced together, whatever their numbers of copies:
-they have a first, a last, and at least one other copy."""
+they have a first and a last copy."""
 
 
 @dataclass(frozen=True, slots=True)

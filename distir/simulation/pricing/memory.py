@@ -20,7 +20,7 @@ from distir.ir.core import Value
 from distir.plan.passes import BlockPasses, Segment
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.pricing.liveness import BackwardBorder, Border, LiveBackward, LivePass
-from distir.simulation.pricing.repeats import Count, RepeatedBlocks, any_left
+from distir.simulation.pricing.repeats import Count, RepeatedBlocks, any_left, require_even
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ def in_turn(
     """The effect of several effects, one after the other, each once or as often as its count says.
 
     An effect has a row for each field of a `MemoryEffect`, and a column for each program size; the
-    result has the columns `sizes`. Bytes are whole numbers, so that sums are exact in any order.
+    result has the columns `sizes`. In none of them are all counts 0. Bytes are whole numbers, so
+    that sums are exact in any order.
     """
     if len(effects) == 1 and not counts:
         return effects[0]
@@ -69,6 +70,8 @@ def in_turn(
         for row, count in zip(times, counts, strict=True):
             row[:] = count
         peaks += deltas * ((deltas[:, :1] > 0) * (times - 1))
+        if not times.all():
+            peaks[:, :1][times == 0] = -np.inf
         deltas *= times
     ends = deltas.cumsum(axis=0)
     peaks += ends - deltas
@@ -128,7 +131,8 @@ class ChainMemory:
         pass, and its two parts if the blocks have them.
 
         If numbers of copies are arrays, they describe several stages, whose program sizes are
-        `size_numbers`. Raises `Uneven` if values that cross borders depend on the number of copies.
+        `size_numbers`; between other patterns there may be none in some stages. Raises `Uneven` if
+        values that cross borders depend on the number of copies.
         """
         forward, visits = self._down(blocks, size_numbers)
         effects = [forward, *self._up(visits, size_numbers, splits=False)]
@@ -157,8 +161,11 @@ class ChainMemory:
             while any_left(left):
                 last = is_last_pattern and not any_left(left - 1)
                 effect, after, visited = self._pattern_down(pattern, border, not visits, last)
-                repeats = after is border and bool(visits) and not last
-                times = left - is_last_pattern if repeats else 1
+                times: Count = 1
+                if after is border and visits and not last:
+                    times = left - is_last_pattern
+                else:
+                    require_even(left - (is_last_pattern and not last))
                 effects.append(effect)
                 visits.append((visited, times))
                 border, left = after, left - times
@@ -206,7 +213,11 @@ class ChainMemory:
             left = count
             while any_left(left):
                 effects, after = self._pattern_up(pattern, border, splits)
-                times = left if after == border else 1
+                times: Count = 1
+                if after == border:
+                    times = left
+                else:
+                    require_even(left)
                 parts.append(effects)
                 counts.append(times)
                 border, left = after, left - times

@@ -78,9 +78,10 @@ def mapped(
 
     The function gets consecutive blocks and returns a result for each. A result may depend on the
     blocks directly before and after its block, but on no others. So the function is asked about at
-    most three copies of each pattern: the first, one in between, and the last.
+    most three copies of each pattern: the first, one in between, and the last. Where numbers of
+    copies are arrays of at least 2, those in between may be none in some stages.
     """
-    copies = [3 if isinstance(count, np.ndarray) else min(count, 3) for _, count in chain]
+    copies = [int(min(np.max(count), 3)) for _, count in chain]
     short = [
         block for (pattern, _), few in zip(chain, copies, strict=True) for block in pattern * few
     ]
@@ -88,21 +89,34 @@ def mapped(
     made: list[RepeatedBlocks[_Result]] = []
     for (pattern, count), few in zip(chain, copies, strict=True):
         patterns = [tuple(next(results) for _ in pattern) for _ in range(few)]
-        counts = [1, count - 2, 1] if few == 3 else [1] * few
-        for equal, group in groupby(zip(patterns, counts, strict=True), lambda each: each[0]):
-            made.append((equal, sum(times for _, times in group)))
-    return made
+        made += zip(patterns, [1, count - 2, 1] if few == 3 else [1] * few, strict=True)
+    return joined(made)
+
+
+def joined(chain: Sequence[RepeatedBlocks[_Block]]) -> list[RepeatedBlocks[_Block]]:
+    """The same chain, in which equal patterns in a row are one."""
+    alike = groupby(chain, lambda each: each[0])
+    return [(pattern, sum(count for _, count in group)) for pattern, group in alike]
 
 
 def any_left(copies: Count) -> bool:
-    """Whether copies of a pattern are left; raises `Uneven` if they are in some stages only."""
-    if not isinstance(copies, np.ndarray):
-        return copies > 0
-    where = copies > 0
-    some = bool(where.any())
-    if some and not where.all():
+    """Whether copies of a pattern are left in any stage."""
+    return bool((copies > 0).any()) if isinstance(copies, np.ndarray) else copies > 0
+
+
+def require_even(copies: Count) -> None:
+    """Raises `Uneven` if copies of a pattern are left in some stages only."""
+    if isinstance(copies, np.ndarray) and (where := copies > 0).any() and not where.all():
         raise Uneven(where)
-    return some
 
 
-__all__ = ["Count", "RepeatedBlocks", "Uneven", "any_left", "mapped", "repeated_blocks"]
+__all__ = [
+    "Count",
+    "RepeatedBlocks",
+    "Uneven",
+    "any_left",
+    "joined",
+    "mapped",
+    "repeated_blocks",
+    "require_even",
+]

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from distir.arrays import Indices
 from distir.plan import BlockProgram
-from distir.plan.passes import BlockPasses, is_reversed
+from distir.plan.passes import Segment
 from distir.schedules import COST_KINDS, FORWARD
 from distir.simulation.pricing.chains import PassCost
 from distir.simulation.pricing.memory import MemoryEffect
-from distir.simulation.pricing.repeats import RepeatedBlocks
+from distir.simulation.pricing.repeats import Count, RepeatedBlocks
 from distir.simulation.pricing.state import StateBytes
 from distir.simulation.pricing.tied import ChargedElsewhere
 
@@ -59,8 +59,9 @@ class BlockPass:
 class UnpricedStage:
     """A stage, or several stages with the same patterns, before it is priced."""
 
-    blocks: Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]]
-    """The stage's blocks as repeated patterns: each block's passes, and what follows the last."""
+    actions: Sequence[Sequence[RepeatedBlocks[tuple[Segment, StepEnd]]]]
+    """By cost kind, the stage's blocks as repeated patterns in the order in which actions visit
+    them: what each adds, and what follows its last backward pass."""
     memory: tuple[MemoryEffect, ...]
     """By cost kind, the effect of the stage's actions on memory; empty if nothing is said of it."""
     sent_forward_bytes: float
@@ -71,23 +72,28 @@ class UnpricedStage:
     @property
     def cost_kinds(self) -> range:
         """The cost kinds of the stage's actions."""
-        passes, _ = self.blocks[0][0][0]
-        return range(len(passes))
+        return range(len(self.actions))
+
+    @property
+    def first(self) -> Segment:
+        """The forward pass of the first block."""
+        segment, _ = self.actions[FORWARD][0][0][0]
+        return segment
+
+    @property
+    def ends(self) -> Iterator[tuple[StepEnd, Count]]:
+        """What follows the last backward passes of the blocks, each as often as it does."""
+        for pattern, count in self.actions[FORWARD]:
+            for _, end in pattern:
+                yield end, count
 
     @property
     def state(self) -> StateBytes:
         """The bytes of the stage's state."""
         state = StateBytes()
-        for pattern, count in self.blocks:
-            for _, end in pattern:
-                state = state.plus(end.state.at(self.size_numbers), count)
+        for end, count in self.ends:
+            state = state.plus(end.state.at(self.size_numbers), count)
         return state
-
-    def ordered(self, cost_kind: int) -> Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]]:
-        """The blocks in the order in which actions of this cost kind visit them."""
-        if not is_reversed(cost_kind):
-            return self.blocks
-        return [(pattern[::-1], count) for pattern, count in reversed(self.blocks)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from distir.plan.passes import (
     apart,
     block_passes,
     composed,
+    is_reversed,
     segments,
 )
 from distir.schedules import BACKWARD, COMPLETING, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
@@ -40,7 +41,13 @@ from distir.simulation.pricing.chains import (
 from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
 from distir.simulation.pricing.instructions import COMPUTE, Instruction, Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
-from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
+from distir.simulation.pricing.repeats import (
+    RepeatedBlocks,
+    joined,
+    mapped,
+    repeated_blocks,
+    require_even,
+)
 from distir.simulation.pricing.stage_cost import (
     BlockPass,
     ChargedBlock,
@@ -363,7 +370,7 @@ class StagePricer:
         """How the gradients of a stage are settled if its last action has this cost kind: as soon
         as they are computed, or at the end if the software stack does not overlap gradients. What
         every action shares out is shared out as soon as it is computed."""
-        blocks = stage.ordered(cost_kind)
+        blocks = stage.actions[cost_kind]
         seconds = sum(
             count * taken(end.settling_seconds[cost_kind], stage.size_numbers)
             for pattern, count in blocks
@@ -418,8 +425,9 @@ class StagePricer:
 
         chain = mapped(blocks, with_passes)
         held = [(tuple(each for each, _, _ in pattern), count) for pattern, count in chain]
+        timed = [(tuple((each, end) for _, each, end in pattern), n) for pattern, n in chain]
         return UnpricedStage(
-            blocks=[(tuple((each, end) for _, each, end in pattern), n) for pattern, n in chain],
+            actions=[_in_action(timed, kind) for kind in range(len(timed[0][0][0][0]))],
             memory=self._memory.stage(held, size_numbers) if waits_for_gathers else (),
             sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
             sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
@@ -459,9 +467,9 @@ class StagePricer:
 
     def _chain(self, stage: UnpricedStage, cost_kind: int, pricing: Pricing) -> BlockChain:
         """The passes of a stage in actions of one cost kind."""
-        blocks = stage.ordered(cost_kind)
+        blocks = stage.actions[cost_kind]
         passes = [
-            (tuple(self._passes([each[cost_kind] for each, _ in pattern], pricing)), count)
+            (tuple(self._passes([segment for segment, _ in pattern], pricing)), count)
             for pattern, count in blocks
         ]
         if cost_kind not in COMPLETING:
@@ -510,12 +518,11 @@ class StagePricer:
         """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
         optimizer = refresh = refresh_host = 0.0
         numbers = stage.size_numbers
-        for pattern, count in stage.blocks:
-            for _, end in pattern:
-                optimizer = optimizer + count * taken(end.optimizer_seconds, numbers)
-                refresh = refresh + count * taken(end.refresh_seconds, numbers)
-                refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
-        gathers = self._first_gathers(stage, pricing)
+        for end, count in stage.ends:
+            optimizer = optimizer + count * taken(end.optimizer_seconds, numbers)
+            refresh = refresh + count * taken(end.refresh_seconds, numbers)
+            refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
+        gathers = self._instructions_of(stage.first.own.gathers, pricing)
         return StageCost(
             passes=tuple(cost.cost for _, cost in chains),
             memory=stage.memory,
@@ -533,11 +540,6 @@ class StagePricer:
             sent_forward_bytes=stage.sent_forward_bytes,
             sent_backward_bytes=stage.sent_backward_bytes,
         )
-
-    def _first_gathers(self, stage: UnpricedStage, pricing: Pricing) -> list[Instruction]:
-        """What gathers the first block's parameters for a forward pass."""
-        (passes, _), *_ = stage.blocks[0][0]
-        return self._instructions_of(passes[FORWARD].own.gathers, pricing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,6 +578,20 @@ def price_together(asked: Sequence[ToPrice]) -> list[tuple[list[StageCost], list
     for (_, number, *_), own in zip(every, found, strict=True):
         costs[number].append(own)
     return [each.costs(own) for each, own in zip(asked, costs, strict=True)]
+
+
+def _in_action(
+    blocks: Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]], kind: int
+) -> list[RepeatedBlocks[tuple[Segment, StepEnd]]]:
+    """The blocks of a stage in the order in which actions of a cost kind visit them, where what
+    differs in others is one pattern. Raises `Uneven` if stages lack different patterns."""
+    own = [(tuple((passes[kind], end) for passes, end in each), count) for each, count in blocks]
+    if is_reversed(kind):
+        own = [(pattern[::-1], count) for pattern, count in reversed(own)]
+    found = joined(own)
+    for _, count in found:
+        require_even(count)
+    return found
 
 
 def _host_seconds(instructions: Iterable[Instruction]) -> float:
