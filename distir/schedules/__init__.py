@@ -21,6 +21,7 @@ from distir.schedules.compiled.compile import (
     compile_schedule,
     cost_kind,
 )
+from distir.schedules.compiled.costs import kinds_of_actions
 from distir.schedules.core.action import ACTION_KINDS, Action, ActionKind, parse_action
 from distir.schedules.core.family import (
     SCHEDULES,
@@ -74,6 +75,7 @@ __all__ = [
     "format_grid",
     "format_schedule",
     "forward_only",
+    "kinds_of_actions",
     "load_schedule",
     "max_in_flight",
     "parse_action",

@@ -25,6 +25,7 @@ from distir.schedules import (
     FORWARD,
     INPUT_PART,
     CompiledSchedule,
+    kinds_of_actions,
 )
 from distir.simulation.bounds import ManyBounds, bounds_of_stages
 from distir.simulation.cutting.one import StageCut
@@ -282,7 +283,7 @@ class Simulator:
         key = (programs, pricing.grid.mesh, uses, splits, pricer)
         if key not in self._stages:
             runs = repeated_blocks(list(zip(programs, uses, strict=True)))
-            unpriced = pricer.unpriced_stage(runs, pricing, splits)
+            unpriced = pricer.unpriced_stage(runs, pricing, kinds_of_actions(splits))
             (self._stages[key],) = pricer.price([unpriced], pricing)
         return self._stages[key]
 

@@ -15,7 +15,7 @@ from distir.cost.amounts import Amount, Divergence, larger, smaller
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
-from distir.schedules import BACKWARD, COST_KINDS
+from distir.schedules import BACKWARD, COST_KINDS, kinds_of_actions
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind, kinds_of
 from distir.simulation.pricing.instructions import COMPUTE, Pricing
@@ -260,7 +260,7 @@ class WholeModels:
         together = in_one_stage(self._workload.program, tuple(range(len(kept))), kept)
         blocks = self._charged(together)
         stage = priced.pricer.unpriced_stage(
-            blocks, priced.pricing, splits, waits_for_gathers=False
+            blocks, priced.pricing, kinds_of_actions(splits), waits_for_gathers=False
         )
         return _Begun(programs, kept, together, stage)
 
@@ -278,7 +278,7 @@ class WholeModels:
         state = pricer.state_of(self._charged(programs.kept), pricing)
         least = programs.recomputed if programs.chooses else begun.together
         held = pricer.after_forward(repeated_blocks(least))
-        passes: list[Amount] = [each.seconds for each in cost.passes]
+        passes: list[Amount] = [each.seconds for each in cost.passes.values()]
         missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
         occupied: list[Amount] = []
         for of_stream in pricer.occupied_seconds(begun.stage, pricing, STREAMS):

@@ -78,7 +78,9 @@ def test_no_more_than_two_blocks_are_together(
     workload: Workload, blocks: int, together: int
 ) -> None:
     program = layer(Simulator(workload, cluster(1e12)))
-    forward, _ = ChainMemory().stage([((each,), 1) for each in block_passes([program] * blocks)])
+    forward = ChainMemory().stage([((each,), 1) for each in block_passes([program] * blocks)])[
+        FORWARD
+    ]
     size = sum(value.type.size_bytes for value in program.forward_gathers[0].results)
     assert forward.buffer_delta == 0
     assert forward.buffer_peak == together * size

@@ -152,7 +152,9 @@ def test_overlapped_passes_take_no_less_than_both_do_on_one_stream(
         occupied: list[list[list[float]]] = []
         for stage in plan.stages:
             blocks = repeated_blocks([(each, NOTHING_ELSEWHERE) for each in stage.programs])
-            alone = pricer.unpriced_stage(blocks, pricing, splits=False, waits_for_gathers=False)
+            alone = pricer.unpriced_stage(
+                blocks, pricing, (FORWARD, BACKWARD), waits_for_gathers=False
+            )
             occupied.append(pricer.occupied_seconds(alone, pricing, STREAMS))
         for ahead, back in plan.schedule.pairs:
             programs = OverlappedStages(plan.stages[ahead].programs, plan.stages[back].programs)

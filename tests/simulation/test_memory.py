@@ -54,10 +54,10 @@ def test_blocks_compose(share: int, scenario: Scenario) -> None:
         effects = ChainMemory().stage(repeated_blocks(passes))
         flat = flat_stage(plan, index, pricing)
         assert len(effects) == (4 if splits else 2)
-        for kind, effect in enumerate(effects):
+        for kind, effect in effects.items():
             assert effect == value_by_value(flat, flat.passes[kind])
         if plan.workload.training:
-            forward, backward, *parts = effects
+            forward, backward, *parts = effects.values()
             assert backward.delta == -forward.delta
             assert not parts or sum(part.delta for part in parts) == -forward.delta
 

@@ -10,6 +10,7 @@ makes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART = range(4)
@@ -26,6 +27,13 @@ PAIR = COST_KINDS
 
 COMPLETING = (BACKWARD, WEIGHT_PART)
 """Cost kinds of actions that complete a microbatch's gradients of parameters."""
+
+
+def kinds_of_actions(splits: bool) -> Sequence[int]:
+    """The cost kinds of the actions of schedules, of which some split the backward pass or none
+    does."""
+    return range(COST_KINDS) if splits else (FORWARD, BACKWARD)
+
 
 RepeatedCosts: TypeAlias = tuple[tuple[int, ...], int]
 """A pattern of cost numbers, and how often it is repeated."""
@@ -44,4 +52,5 @@ __all__ = [
     "WEIGHT_PART",
     "Pairs",
     "RepeatedCosts",
+    "kinds_of_actions",
 ]

@@ -95,6 +95,9 @@ class Arrangements:
             alike.append(flights[int(number)])
         self.family, self.member = (np.array(each, np.int64)[pair] for each in (family, member))
         """The family of each arrangement, and the number of its schedule in that family."""
+        sets = np.array([sum(1 << kind for kind in each.cost_kinds) for each in flights], np.uint8)
+        self.cost_kinds = sets[flight]
+        """The cost kinds of each arrangement's actions, as a set: the sum of all `1 << kind`."""
         self.families = [(own, InFlight.of(alike)) for (own, _), alike in members.items()]
         """The shape of each family, and the microbatches in flight under its schedules."""
 

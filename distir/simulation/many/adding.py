@@ -82,9 +82,9 @@ class StageAdder:
 
     def _price(self, kinds: Sequence[KindRows]) -> None:
         """Adds the rows of kinds, whose stages and overlapped pairs are priced together."""
-        alike: dict[tuple[int, bool], list[KindRows]] = {}
+        alike: dict[int, list[KindRows]] = {}
         for own in kinds:
-            alike.setdefault((id(own.pricer), own.splits), []).append(own)
+            alike.setdefault(id(own.pricer), []).append(own)
         asked = [each for own in alike.values() for each in self._to_price(own)]
         for (own, _), costs in zip(asked, price_together([each for _, each in asked]), strict=True):
             stages, pairs = iter(costs[0]), iter(costs[1])

@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distir.arrays import Flags, Floats, Indices, distinct_rows
 from distir.plan import BlockProgram
 from distir.plan.grid import DeviceGrid
+from distir.schedules import COST_KINDS
 from distir.simulation.cutting.many import (
     AlikeArrangements,
     StageBlocks,
@@ -55,6 +57,9 @@ _Overlapping = tuple[AlikeArrangements, int, Indices, list[_Pair]]
 """Arrangements, the number of a set of overlapped pairs, those that have it, by their positions
 among the arrangements, and the pairs."""
 
+_Kinds = NDArray[np.uint8]
+"""Sets of cost kinds: the sums of all `1 << kind`."""
+
 LONG = 2
 """Patterns with at least this many copies are priced together, whatever their numbers of copies:
 they have a first and a last copy."""
@@ -77,6 +82,26 @@ class Unpriced:
     """Stages, and the rows that they are in."""
 
 
+@dataclass(frozen=True, slots=True)
+class _AlikeRows:
+    """Rows whose stages differ only in the numbers of copies of their long patterns."""
+
+    rows: Indices
+    """Their numbers."""
+    sizes: Indices
+    """Their program sizes."""
+    cost_kinds: _Kinds
+    """The actions that are asked for."""
+    counts: Floats
+    """The numbers of copies of patterns, of shape (rows, patterns)."""
+
+    def taken(self, where: Flags) -> _AlikeRows:
+        """Those of them that are marked."""
+        return _AlikeRows(
+            self.rows[where], self.sizes[where], self.cost_kinds[where], self.counts[where]
+        )
+
+
 class KindRows:
     """The rows of the program sizes of one kind. Sizes have their numbers among the shared ones."""
 
@@ -96,7 +121,7 @@ class KindRows:
         every = dict.fromkeys((*self.programs.kept, *self.programs.recomputed))
         self.numbers = {program: number for number, program in enumerate(every)}
         self.different = list(every)
-        self.splits = bool(own.splits.any())
+        splits = bool(own.splits.any())
         self._rankings = self._number_rankings()
         room_bytes = np.zeros(len(self.sizes))
         room_bytes[of.places] = self.pricer.cost.room_bytes(own.communicators)
@@ -105,7 +130,7 @@ class KindRows:
             known_cuts,
             self.programs,
             self.pricing,
-            self.splits,
+            splits,
             room_bytes,
         )
         self.found = self.cuts.cut(rows.arrangements, of.which, of.places)
@@ -126,10 +151,10 @@ class KindRows:
     def _make_unpriced(self) -> Unpriced:
         self._known_numbers: dict[StageBlocks, int] = {}
         self._stage_numbers: dict[_Stage, int] = {}
-        self._wanted: list[Flags] = []
+        self._wanted: list[_Kinds] = []
         self._pair_wanted: dict[_Pair, Flags] = {}
         described = [
-            (own, self._numbered(own.stages, own.sizes), self._tied_seconds(own.tied, own.sizes))
+            (own, self._numbered(own), self._tied_seconds(own.tied, own.sizes))
             for own in self.cuts.alike(self.found, self.rows.wanted)
         ]
         pairs = list(self._pairs(own for own, _, _ in described))
@@ -251,11 +276,15 @@ class KindRows:
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def _numbered(self, stages: Sequence[StageBlocks], sizes: Indices) -> Indices:
-        """The numbers of stages, which are wanted at these sizes; equal stages have one number."""
-        numbers = np.array([self._number(stage) for stage in stages], np.int64)
+    def _numbered(self, alike: AlikeArrangements) -> Indices:
+        """The numbers of the stages of arrangements, which are wanted at their sizes; equal stages
+        have one number."""
+        numbers = np.array([self._number(stage) for stage in alike.stages], np.int64)
+        kinds = np.zeros(len(self.sizes), np.uint8)
+        own = self.rows.arrangements.cost_kinds[alike.arrangements]
+        np.bitwise_or.at(kinds, alike.sizes, own)
         for number in np.unique(numbers):
-            self._wanted[number][sizes] = True
+            self._wanted[number] |= kinds
         return numbers
 
     def _number(self, stage: StageBlocks) -> int:
@@ -263,7 +292,7 @@ class KindRows:
             blocks = self._blocks(*stage)
             number = self._stage_numbers.setdefault(blocks, len(self._wanted))
             if number == len(self._wanted):
-                self._wanted.append(np.zeros(len(self.sizes), np.bool_))
+                self._wanted.append(np.zeros(len(self.sizes), np.uint8))
             self._known_numbers[stage] = number
         return self._known_numbers[stage]
 
@@ -290,9 +319,11 @@ class KindRows:
         """The rows of all stages at the sizes where they are wanted, without what they cost; the
         number of a stage's row at a size, of shape (stages, sizes); and what is to be priced, with
         its rows."""
-        wanted = np.array(self._wanted)
+        kinds = np.array(self._wanted)
+        wanted = kinds > 0
         row_of = np.cumsum(wanted).reshape(wanted.shape) - 1
         stage, size = np.nonzero(wanted)
+        kinds = kinds[wanted]
         levels = len(self.pricer.cost.cluster.levels)
         found = np.empty((len(NAMES) + 2 * levels, len(stage)))
         # Stages that differ only in the numbers of copies of long patterns are priced together.
@@ -312,34 +343,32 @@ class KindRows:
             )
             counts = np.array([copies[number] for number in numbers], np.float64)
             own = np.repeat(counts, wanted[numbers].sum(axis=1), axis=0)
-            unpriced += self._unpriced_stages(form, rows, size[rows], own)
+            alike_rows = _AlikeRows(rows, size[rows], kinds[rows], own)
+            unpriced += self._unpriced_stages(form, alike_rows)
             found[len(NAMES) :: 2, rows] = forward[:, form[-1][0][-1][0], size[rows]]
             found[len(NAMES) + 1 :: 2, rows] = backward[:, form[0][0][0][0], size[rows]]
         return found, row_of, unpriced
 
     def _unpriced_stages(
-        self, form: _Stage, rows: Indices, sizes: Indices, counts: Floats
+        self, form: _Stage, alike: _AlikeRows
     ) -> list[tuple[Indices, UnpricedStage]]:
         """The stages of rows that differ only in the numbers of copies of their long patterns: as
-        one if it can be priced so, else as several. `counts`, of shape (rows, patterns), are the
-        numbers of copies."""
+        one if it can be priced so, else as several."""
         blocks = [
             (
                 tuple((self.different[kind].adding_up(own.adds_up), own) for kind, own in pattern),
-                counts[:, place] if count == LONG else count,
+                alike.counts[:, place] if count == LONG else count,
             )
             for place, (pattern, count) in enumerate(form)
         ]
+        wanted = int(np.bitwise_or.reduce(alike.cost_kinds))
+        cost_kinds = [kind for kind in range(COST_KINDS) if wanted >> kind & 1]
         try:
-            stage = self.pricer.unpriced_stage(blocks, self.pricing, self.splits, sizes)
+            stage = self.pricer.unpriced_stage(blocks, self.pricing, cost_kinds, alike.sizes)
         except Uneven as uneven:
-            parts = uneven.where, ~uneven.where
-            return [
-                each
-                for where in parts
-                for each in self._unpriced_stages(form, rows[where], sizes[where], counts[where])
-            ]
-        return [(rows, stage)]
+            parts = (alike.taken(where) for where in (uneven.where, ~uneven.where))
+            return [each for part in parts for each in self._unpriced_stages(form, part)]
+        return [(alike.rows, stage)]
 
     @cached_property
     def _hops(self) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ walked until the border repeats, and the effect of the others is a multiple.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,20 +125,25 @@ class ChainMemory:
     _backward: dict[object, _Up] = field(default_factory=dict[object, _Up])
 
     def stage(
-        self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None = None
-    ) -> tuple[MemoryEffect, ...]:
-        """The effects of a stage's actions, by cost kind: the forward pass, the whole backward
-        pass, and its two parts if the blocks have them.
+        self,
+        blocks: Sequence[RepeatedBlocks[BlockPasses]],
+        size_numbers: Indices | None = None,
+        cost_kinds: Collection[int] | None = None,
+    ) -> dict[int, MemoryEffect]:
+        """The effects of a stage's actions, by cost kind. If not all that the blocks have
+        are wanted, these are `cost_kinds`.
 
         If numbers of copies are arrays, they describe several stages, whose program sizes are
         `size_numbers`; between other patterns there may be none in some stages. Raises `Uneven` if
         values that cross borders depend on the number of copies.
         """
         forward, visits = self._down(blocks, size_numbers)
-        effects = [forward, *self._up(visits, size_numbers, splits=False)]
-        if len(blocks[0][0][0]) > INPUT_PART:
-            effects += self._up(visits, size_numbers, splits=True)
-        return tuple([MemoryEffect(*self._amounts(effect)) for effect in effects])
+        effects = {FORWARD: forward}
+        for kinds in ((BACKWARD,), (INPUT_PART, WEIGHT_PART)):
+            if kinds[0] in (cost_kinds or range(len(blocks[0][0][0]))):
+                own = self._up(visits, size_numbers, splits=len(kinds) > 1)
+                effects |= zip(kinds, own, strict=True)
+        return {kind: MemoryEffect(*self._amounts(effect)) for kind, effect in effects.items()}
 
     def after_forward(self, blocks: Sequence[RepeatedBlocks[BlockPasses]]) -> float:
         """Bytes that the forward pass of a stage leaves behind."""

@@ -59,20 +59,15 @@ class BlockPass:
 class UnpricedStage:
     """A stage, or several stages with the same patterns, before it is priced."""
 
-    actions: Sequence[Sequence[RepeatedBlocks[tuple[Segment, StepEnd]]]]
+    actions: Mapping[int, Sequence[RepeatedBlocks[tuple[Segment, StepEnd]]]]
     """By cost kind, the stage's blocks as repeated patterns in the order in which actions visit
     them: what each adds, and what follows its last backward pass."""
-    memory: tuple[MemoryEffect, ...]
+    memory: Mapping[int, MemoryEffect]
     """By cost kind, the effect of the stage's actions on memory; empty if nothing is said of it."""
     sent_forward_bytes: float
     sent_backward_bytes: float
     size_numbers: Indices | None
     """See `BlockChain.size_numbers`."""
-
-    @property
-    def cost_kinds(self) -> range:
-        """The cost kinds of the stage's actions."""
-        return range(len(self.actions))
 
     @property
     def first(self) -> Segment:
@@ -127,12 +122,11 @@ class Settling:
 class StageCost:
     """Seconds of a stage's actions, and the bytes that they hold.
 
-    Tuples are by cost kind; the two parts of the backward pass are there only if the schedule has
-    them.
+    Passes and memory are by cost kind, of which there are those of a schedule's actions.
     """
 
-    passes: tuple[PassCost, ...]
-    memory: tuple[MemoryEffect, ...]
+    passes: Mapping[int, PassCost]
+    memory: Mapping[int, MemoryEffect]
     settling: Mapping[int, Settling]
     """By cost kind of the last action."""
     optimizer: float
@@ -156,7 +150,7 @@ def action_seconds(stages: Sequence[StageCost], pairs: Sequence[PassCost] = ()) 
     pairs are behind those of stages (`schedules/compiled/costs.py`)."""
     seconds = [0.0] * ((len(stages) + len(pairs)) * COST_KINDS)
     for stage, cost in enumerate(stages):
-        for cost_kind, each in enumerate(cost.passes):
+        for cost_kind, each in cost.passes.items():
             seconds[stage * COST_KINDS + cost_kind] = each.seconds
     for number, pair in enumerate(pairs, start=len(stages)):
         seconds[number * COST_KINDS + FORWARD] = pair.seconds

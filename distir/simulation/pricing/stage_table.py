@@ -65,7 +65,7 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
     def put(name: str, value: Any) -> None:
         columns[ROW[name]] = value
 
-    for kind, each in enumerate(cost.passes):
+    for kind, each in cost.passes.items():
         put(f"seconds {kind}", each.seconds)
         put(f"exposed {kind}", sum(waited for _, waited in each.exposed))
     for kind, each in cost.settling.items():
@@ -81,7 +81,7 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
 def held_columns_of(stage: StageCost | UnpricedStage, num_stages: int) -> Floats:
     """The same with nothing but bytes."""
     columns = np.zeros((len(NAMES), num_stages))
-    for kind, memory in enumerate(stage.memory):
+    for kind, memory in stage.memory.items():
         columns[ROW[f"delta {kind}"]] = memory.delta
         columns[ROW[f"peak {kind}"]] = memory.peak
     state = stage.state

@@ -5,7 +5,7 @@ The sizes of programs may be `Many`, so that the same functions price one plan o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, product, zip_longest
@@ -28,7 +28,15 @@ from distir.plan.passes import (
     is_reversed,
     segments,
 )
-from distir.schedules import BACKWARD, COMPLETING, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
+from distir.schedules import (
+    BACKWARD,
+    COMPLETING,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+    kinds_of_actions,
+)
 from distir.simulation.pricing.block_bytes import BlockBytes
 from distir.simulation.pricing.chains import (
     BlockChain,
@@ -242,7 +250,7 @@ class StagePricer:
         """What the passes of blocks take by themselves, by cost kind; `splits` says whether the
         parts of backward passes are among them."""
         known = self._known(pricing).alone
-        kinds = range(COST_KINDS if splits else BACKWARD + 1)
+        kinds = kinds_of_actions(splits)
         missing = [
             (program, segment)
             for program in dict.fromkeys(programs)
@@ -262,7 +270,7 @@ class StagePricer:
     def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
         """Seconds of a block's forward and backward pass that occupy the compute stream, whether
         or not the backward pass is split; if it may be, `splits`."""
-        kinds = (FORWARD, BACKWARD, INPUT_PART, WEIGHT_PART) if splits else (FORWARD, BACKWARD)
+        kinds = kinds_of_actions(splits)
         alone = [segment for kind in kinds for segment in segments([program], kind, steady=True)]
         forward, whole, *parts = (e.seconds_on(COMPUTE) for e in self._passes(alone, pricing))
         return forward + (smaller(whole, sum(parts)) if parts else whole)
@@ -280,7 +288,7 @@ class StagePricer:
         What a block needs in passing is measured between the blocks beside it.
         """
         count = 1 + max(block_kinds)
-        held = BlockBytes.empty(num_sizes, count, COST_KINDS if splits else INPUT_PART)
+        held = BlockBytes.empty(num_sizes, count, len(kinds_of_actions(splits)))
         for kind in range(count):
             index = _typical(block_kinds, kind)
             alone = self._memory_of(programs[index : index + 1], splits)
@@ -289,7 +297,7 @@ class StagePricer:
             if splits:
                 held.after_backward[:, kind] = alone[FORWARD].delta + alone[INPUT_PART].delta
             beside = self._memory_of(programs[max(0, index - 1) : index + 2], splits)
-            for cost_kind, effect in enumerate(beside):
+            for cost_kind, effect in beside.items():
                 left = beside[FORWARD].delta if cost_kind == FORWARD else 0
                 held.passing[cost_kind][:, kind] = larger(effect.peak - left, 0)
         return held
@@ -332,9 +340,7 @@ class StagePricer:
                 state = state.plus(self._step_end(program, pricing, away).state, count)
         return state
 
-    def _memory_of(
-        self, programs: Sequence[BlockProgram], splits: bool
-    ) -> tuple[MemoryEffect, ...]:
+    def _memory_of(self, programs: Sequence[BlockProgram], splits: bool) -> dict[int, MemoryEffect]:
         """The effects of actions on memory in a stage with these blocks."""
         return self._memory.stage([((passes,), 1) for passes in block_passes(programs, splits)])
 
@@ -396,12 +402,12 @@ class StagePricer:
         self,
         blocks: Sequence[RepeatedBlocks[ChargedBlock]],
         pricing: Pricing,
-        splits: bool,
+        cost_kinds: Collection[int],
         size_numbers: Indices | None = None,
         *,
         waits_for_gathers: bool = True,
     ) -> UnpricedStage:
-        """A stage, given its blocks as repeated patterns.
+        """A stage, given its blocks as repeated patterns, and the cost kinds of its actions.
 
         Its memory is that of actions that gather all they read themselves; its passes, which
         decide how long actions take, are steady. Without `waits_for_gathers` passes find all
@@ -411,6 +417,7 @@ class StagePricer:
         If numbers of copies are arrays, they describe several stages, whose program sizes are
         `size_numbers`. Raises `Uneven` if numbers of copies decide more than sums.
         """
+        splits = not {INPUT_PART, WEIGHT_PART}.isdisjoint(cost_kinds)
 
         def with_passes(
             chain: Sequence[ChargedBlock],
@@ -427,25 +434,27 @@ class StagePricer:
         held = [(tuple(each for each, _, _ in pattern), count) for pattern, count in chain]
         timed = [(tuple((each, end) for _, each, end in pattern), n) for pattern, n in chain]
         return UnpricedStage(
-            actions=[_in_action(timed, kind) for kind in range(len(timed[0][0][0][0]))],
-            memory=self._memory.stage(held, size_numbers) if waits_for_gathers else (),
+            actions={kind: _in_action(timed, kind) for kind in cost_kinds},
+            memory=self._memory.stage(held, size_numbers, cost_kinds) if waits_for_gathers else {},
             sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
             sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
             size_numbers=size_numbers,
         )
 
     def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
-        """The costs of stages, all of which have the same cost kinds."""
+        """The costs of stages."""
         asked = self.to_price(stages, (), pricing)
         return asked.costs(list(map(self._chains.run_all, asked.chains)))[0]
 
     def to_price(
         self, stages: Sequence[UnpricedStage], pairs: Sequence[OverlappedStages], pricing: Pricing
     ) -> ToPrice:
-        """Stages, all of which have the same cost kinds, and overlapped pairs: forward passes of
-        stages beside backward passes of others."""
-        kinds = stages[0].cost_kinds if stages else ()
-        chains = [[self._chain(stage, kind, pricing) for stage in stages] for kind in kinds]
+        """Stages and overlapped pairs: forward passes of stages beside backward passes of
+        others."""
+        chains = [
+            [self._chain(stage, kind, pricing) for stage in stages if kind in stage.actions]
+            for kind in range(COST_KINDS)
+        ]
         chains.append([self._overlapped_chain(pair, pricing) for pair in pairs])
         return ToPrice(self, pricing, stages, chains)
 
@@ -454,7 +463,7 @@ class StagePricer:
     ) -> list[list[float]]:
         """By stream and cost kind, the seconds in which a stage's actions occupy the stream;
         `LINKS` stands for what gathers parameters and shares out gradients."""
-        chains = [self._chain(stage, kind, pricing) for kind in stage.cost_kinds]
+        chains = [self._chain(stage, kind, pricing) for kind in stage.actions]
         return [
             [
                 chain.link_seconds
@@ -513,7 +522,10 @@ class StagePricer:
         return BlockChain(passes, size_numbers=pair.size_numbers)
 
     def priced_stage(
-        self, stage: UnpricedStage, chains: Sequence[tuple[BlockChain, ChainCost]], pricing: Pricing
+        self,
+        stage: UnpricedStage,
+        chains: Mapping[int, tuple[BlockChain, ChainCost]],
+        pricing: Pricing,
     ) -> StageCost:
         """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
         optimizer = refresh = refresh_host = 0.0
@@ -524,11 +536,11 @@ class StagePricer:
             refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
         gathers = self._instructions_of(stage.first.own.gathers, pricing)
         return StageCost(
-            passes=tuple(cost.cost for _, cost in chains),
+            passes={kind: cost.cost for kind, (_, cost) in chains.items()},
             memory=stage.memory,
             settling={
                 cost_kind: self._settling(chain, cost, stage, cost_kind)
-                for cost_kind, (chain, cost) in enumerate(chains)
+                for cost_kind, (chain, cost) in chains.items()
                 if cost_kind in COMPLETING
             },
             optimizer=optimizer,
@@ -550,16 +562,18 @@ class ToPrice:
     pricing: Pricing
     stages: Sequence[UnpricedStage]
     chains: Sequence[Sequence[BlockChain]]
-    """By cost kind, the passes of the stages; and then those of the pairs."""
+    """By cost kind, the passes of the stages that have it; and then those of the pairs."""
 
     def costs(self, costs: Sequence[Sequence[ChainCost]]) -> tuple[list[StageCost], list[PassCost]]:
         """The costs of the stages and of the pairs, given those of their chains."""
         *of_kinds, of_pairs = (
-            list(zip(*both, strict=True)) for both in zip(self.chains, costs, strict=True)
+            zip(*both, strict=True) for both in zip(self.chains, costs, strict=True)
         )
         priced = [
-            self.pricer.priced_stage(stage, chains, self.pricing)
-            for stage, chains in zip(self.stages, zip(*of_kinds, strict=True), strict=True)
+            self.pricer.priced_stage(
+                stage, {kind: next(of_kinds[kind]) for kind in stage.actions}, self.pricing
+            )
+            for stage in self.stages
         ]
         return priced, [cost.cost for _, cost in of_pairs]
 

@@ -58,7 +58,7 @@ def rank_seconds(
         busy = 0.0
         run: list[tuple[PassCost, int]] = []
         for cost, counts in zip(costs, compiled.counts_alone[rank], strict=True):
-            run += zip(cost.passes, counts, strict=False)
+            run += [(each, counts[kind]) for kind, each in cost.passes.items()]
         run += zip(pairs, compiled.pair_counts[rank].tolist(), strict=True)
         for each, count in run:
             busy += each.seconds * count
@@ -167,7 +167,7 @@ def _settling_tail(
 def _in_flight(cost: StageCost) -> tuple[MemoryEffect, MemoryEffect]:
     """What a microbatch holds between F and B, and between B and W."""
     forward = cost.memory[FORWARD]
-    split = len(cost.memory) > INPUT_PART
+    split = INPUT_PART in cost.memory
     return forward, forward.then(cost.memory[INPUT_PART]) if split else MemoryEffect()
 
 
