@@ -35,8 +35,10 @@ def product_work(
     If their lengths are not multiples of `ALIGNMENT_BYTES`, it runs on vector units. For other
     products, libraries pad the rows of the weight.
     """
-    aligned = all(t.shape[-1] * t.dtype.itemsize % ALIGNMENT_BYTES == 0 for t in operands)
-    dtype = results[0].dtype if aligned or not batched else DType.FLOAT32
+    fast = not batched or all(
+        t.shape[-1] * t.dtype.itemsize % ALIGNMENT_BYTES == 0 for t in operands
+    )
+    dtype = results[0].dtype if fast else DType.FLOAT32
     return Work(
         kind=OpClass.PRODUCT,
         flops=flops,
