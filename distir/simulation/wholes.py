@@ -158,7 +158,7 @@ class _Begun(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """Kinds that share programs, before they are priced."""
+    """Kinds with one mesh, before they are priced."""
 
     own: Sequence[SizesOfKind]
     priced: PricedPrograms
@@ -198,7 +198,7 @@ class WholeModels:
         alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}
         for number, (each, placement) in enumerate(kinds):
             wanted = (each, placement, np.flatnonzero(kind == number))
-            alike.setdefault((each.sharing, placement), []).append(wanted)
+            alike.setdefault((each.mesh, placement), []).append(wanted)
         prepared: list[_Prepared] = []
         for kinds_alike in alike.values():
             prepared += self._prepared(SizesOfKind.of(kinds_alike, sizes), sizes)
@@ -209,8 +209,8 @@ class WholeModels:
         return Wholes.of(found[:, which])
 
     def _prepared(self, own: Sequence[SizesOfKind], sizes: ProgramSizes) -> list[_Prepared]:
-        """Kinds that share programs, as one or in parts if the sizes lead to different programs.
-        Programs are made once, at all sizes of these kinds."""
+        """Kinds with one mesh, as one or in parts if the sizes lead to different programs. Programs
+        are made once, at all sizes of these kinds."""
         shared, splits = own[0].shared, bool(sizes.splits.any())
         pricer = self._pricer.of_many(len(shared))
         priced = PricedPrograms(pricer, own[0].kind, own[0].placement, shared)

@@ -108,8 +108,9 @@ def _joined_links(links: Sequence[Link], own: Indices) -> Link:
 
 
 class PricedPrograms:
-    """The programs of blocks at many program sizes, and their prices. Kinds that differ only in
-    what is recomputed or stays gathered have equal blocks in common, whose programs are shared."""
+    """The programs of blocks at many program sizes, and their prices. Kinds with one mesh have
+    shapes and prices in common, and kinds that differ only in what is recomputed or stays gathered
+    equal blocks, whose programs are shared."""
 
     def __init__(
         self, pricer: StagePricer, kind: ProgramKind, placement: str, sizes: ProgramSizes
@@ -123,7 +124,7 @@ class PricedPrograms:
         grid = DeviceGrid.of(kind.mesh, degrees, ranks, placement)
         product = narrower_products(pricer.workload, pricer.cost.cluster.device)
         self.pricing = ManyPricing(pricer.cost, grid, product)
-        self._known: dict[object, BlockProgram] = {}
+        self._known: dict[object, dict[object, BlockProgram]] = {}
 
     @cached_property
     def _sizes(self) -> Sizes:
@@ -131,7 +132,8 @@ class PricedPrograms:
 
     def of(self, kind: ProgramKind) -> ModelPrograms:
         """The programs of all blocks of a kind."""
-        return self.pricer.planner.programs_of(kind, self._sizes, self._known)
+        known = self._known.setdefault(kind.sharing, {})
+        return self.pricer.planner.programs_of(kind, self._sizes, known)
 
 
 __all__ = ["ManyPricing", "PricedPrograms"]

@@ -71,8 +71,8 @@ class ProgramSizes:
 
 @dataclass(frozen=True, slots=True)
 class SizesOfKind:
-    """Program sizes of one kind, which are among the `shared` sizes of kinds that share programs:
-    at these all of them are made and priced, once."""
+    """Program sizes of one kind, which are among the `shared` sizes of kinds with one mesh: at
+    these programs are made and priced, once."""
 
     kind: ProgramKind
     placement: str
@@ -86,8 +86,7 @@ class SizesOfKind:
     def of(
         cls, kinds: Sequence[tuple[ProgramKind, str, Indices]], sizes: ProgramSizes
     ) -> list[SizesOfKind]:
-        """Of kinds that share programs (`ProgramKind.sharing`), each with a placement and the
-        numbers of its sizes."""
+        """Of kinds with one mesh, each with a placement and the numbers of its sizes."""
         every = sizes.taken(np.concatenate([which for _, _, which in kinds]))
         first, place = distinct_rows(np.column_stack([every.degrees, every.samples, every.ranks]))
         places = np.split(place, np.cumsum([len(which) for _, _, which in kinds])[:-1])
