@@ -19,6 +19,7 @@ from autotune.problem import Problem
 from autotune.samplers.expectation import Expectation
 from autotune.samplers.sampler import Outcome
 from distir.arrays import Flags, Indices
+from distir.garbage import collected_seldom
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
@@ -106,6 +107,7 @@ class BoundedPool:
             changed += table.column(name) != getattr(strategy, name)
         return self._bounded(near[changed <= 1])
 
+    @collected_seldom()
     def _bounded(self, places: Indices) -> Expectation:
         table = self._table.taken(places)
         found, seconds = self._bounds.ordered_and_expected(table)
