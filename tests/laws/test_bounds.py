@@ -79,6 +79,23 @@ def test_no_strategy_is_below_its_bounds(
             assert stages.size[place] == pytest.approx(metrics["peak_memory_bytes"])
 
 
+def test_bounds_of_several_are_those_of_each_alone_whatever_they_shard() -> None:
+    """Kinds with one mesh are bounded together; on 8 devices each has one expert, on 4 two, which
+    are different programs."""
+    workload = Workload(model=load_model("mixtral-8x7b"), batch_size=32, sequence_length=1024)
+    bounds = Bounds(Simulator(workload, load_cluster("dgx-a100", 32)).stages)
+    table = Strategies.of(
+        Strategy(dp=32 // experts, ep=experts, zero=zero, recompute=recompute)
+        for experts, zero, recompute in product((4, 8), (0, 1, 3), ("none", "selective"))
+    )
+    together, expected = bounds.ordered_and_expected(table)
+    for place in range(len(table)):
+        alone, own = bounds.ordered_and_expected(table.taken(np.array([place])))
+        assert together.seconds[place] == pytest.approx(alone.seconds[0], rel=1e-12)
+        assert together.size[place] == alone.size[0]
+        assert expected[place] == pytest.approx(own[0], rel=1e-12)
+
+
 @shares(6, seconds=2)
 @settings(max_examples=3, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(simulators((4, 12, 24)), st.integers(0, 10**6))
