@@ -13,11 +13,11 @@ refined alike, alone and together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, islice, pairwise
-from typing import Any, NamedTuple
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,16 +56,15 @@ MOST_STAGES_FOR_PAIRS = 24
 MOST_ACTIONS = 1 << 11
 """Schedules with more actions are not run: stages stay balanced."""
 
-FEW_COLUMNS = 4
-"""Fewer plans than these are run one by one: an operation on arrays takes longer than several on
-numbers."""
-
 SPARE_BYTES = 0.02
 """Fraction of a device's bytes that refined stages leave, at least: what blocks hold is an
 estimate, and what fits with balanced stages has to fit with refined ones."""
 
-NUMBERS_AT_ONCE = 1 << 20
+NUMBERS_AT_ONCE = 1 << 18
 """Plans times moves times stages that are looked at together, to bound memory."""
+
+PRODUCTS_AT_ONCE = 1 << 18
+"""Products of numbers that are added up together: with more, OpenBLAS starts threads."""
 
 Stages = NDArray[np.int64]
 """The first block of every stage, and the number of blocks: of shape (plans, stages + 1)."""
@@ -145,7 +144,7 @@ class RefinedCuts:
         seconds `rounded[rows[i]]` (see `rounded_passes`) and the order `orders[which[i]]`."""
         names: dict[tuple[int, int], bytes] = {}
         keys: list[tuple[bytes, Order, Bounds]] = []
-        missing: dict[Order, dict[tuple[bytes, Order, Bounds], int]] = {}
+        missing: dict[tuple[bytes, Order, Bounds], int] = {}
         for place, (row, number) in enumerate(zip(map(int, rows), map(int, which), strict=True)):
             order = orders[number]
             assert order is not None
@@ -155,11 +154,12 @@ class RefinedCuts:
             key = names[row, number], order, bounds[place]
             keys.append(key)
             if key not in self._known:
-                missing.setdefault(order, {})[key] = place
-        for order, own in missing.items():
-            places = list(own.values())
-            refined = self._refined(order, rounded[rows[places]], [bounds[n] for n in places])
-            self._known |= zip(own, refined, strict=True)
+                missing.setdefault(key, place)
+        if missing:
+            places = np.array([*missing.values()])
+            own = [bounds[place] for place in missing.values()]
+            refined = self._refined(rounded, orders, rows[places], which[places], own)
+            self._known |= zip(missing, refined, strict=True)
         found = [self._known[key] for key in keys]
         for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):
             del self._known[key]
@@ -176,26 +176,43 @@ class RefinedCuts:
     ) -> list[Bounds]:
         """`bounds` of plans that are short of memory, by moves after which they fit. As they hold
         different bytes, hardly two have the same cut, and none is kept."""
-        found = list(bounds)
-        for number in sorted({*map(int, which)}):
-            order, own = orders[number], np.flatnonzero(which == number)
-            assert order is not None
-
-            def fits(some: Indices, stages: Stages, own: Indices = own) -> Flags:
-                return fit(own[some], stages)
-
-            places = [*map(int, own)]
-            refined = self._refined(order, rounded[rows[own]], [bounds[n] for n in places], fits)
-            for place, each in zip(places, refined, strict=True):
-                found[place] = each
-        return found
+        return self._refined(rounded, orders, rows, which, bounds, fit)
 
     def _refined(
-        self, order: Order, rounded: Indices, bounds: Sequence[Bounds], fit: Fit | None = None
+        self,
+        rounded: Indices,
+        orders: Sequence[Order | None],
+        rows: Indices,
+        which: Indices,
+        bounds: Sequence[Bounds],
+        fit: Fit | None = None,
     ) -> list[Bounds]:
-        passes = rounded.astype(np.float64)
-        search = _Refinement(order, passes, self._bound, self._training, fit)
-        return [tuple(each) for each in search.refined(np.array(bounds)).tolist()]
+        """Plans with equally many stages are refined together."""
+        sums = np.zeros((len(rounded), rounded.shape[-1] + 1, *rounded.shape[1:-1]))
+        np.cumsum(np.moveaxis(rounded, -1, 1), axis=1, out=sums[:, 1:])
+        used = [*map(int, np.unique(which))]
+        compiled = {number: _order(orders[number]).compiled for number in used}
+        ranks = np.zeros(len(orders), np.int64)
+        ranks[used] = [len(compiled[number].stages_of_ranks) for number in used]
+        found, lengths = list(bounds), np.array([*map(len, bounds)])
+        for length in np.unique(lengths).tolist():
+            own = np.flatnonzero(lengths == length)
+            own = own[np.lexsort((which[own], ranks[which[own]]))]
+            search = _Refinement(sums, rows[own], orders, which[own], self._bound, self._training)
+            before = np.array([bounds[place] for place in map(int, own)])
+            after = search.refined(before, None if fit is None else _of_some(fit, own))
+            for place, each in zip(map(int, own), after.tolist(), strict=True):
+                found[place] = tuple(each)
+        return found
+
+
+def _order(order: Order | None) -> Order:
+    assert order is not None
+    return order
+
+
+def _of_some(fit: Fit, own: Indices) -> Fit:
+    return lambda some, stages: fit(own[some], stages)
 
 
 class KnownCuts:
@@ -206,42 +223,43 @@ class KnownCuts:
 
 
 class _Refinement:
-    """Looks for shorter iterations of plans with one order."""
+    """Looks for shorter iterations of plans with equally many stages. In arrays per plan and per
+    move of a plan, those with the same order are adjacent, and orders with equally many ranks."""
 
     def __init__(
-        self, order: Order, passes: Floats, bound: HostBound, training: bool, fit: Fit | None
+        self,
+        sums: Floats,
+        rows: Indices,
+        orders: Sequence[Order | None],
+        which: Indices,
+        bound: HostBound,
+        training: bool,
     ) -> None:
-        self.order, self.compiled, self.training = order, order.compiled, training
-        self.ranks, self.bound, self.fit = _rank_order(order.compiled), bound, fit
-        self.blocks = passes.shape[-1]
-        self.sums = np.zeros((len(passes), self.blocks + 1, 3, len(self.ranks.kinds)))
-        """Seconds of all blocks before each block."""
-        used = passes[:, :, self.ranks.kinds].transpose(0, 3, 1, 2)
-        np.cumsum(used, axis=1, out=self.sums[:, 1:])
+        """`sums` are seconds of all blocks before each block, of shape (rows, blocks + 1, 3, cost
+        kinds); `rows` has the row of each plan, and `which` its order."""
+        self.sums, self.rows, self.which = sums, rows, which
+        self.paths = {number: _paths(_order(orders[number])) for number in {*map(int, which)}}
+        self.bound, self.training = bound, training
 
-    def refined(self, bounds: Stages) -> Stages:
+    def refined(self, bounds: Stages, fit: Fit | None) -> Stages:
         """Bounds after all moves."""
         found, plans = bounds.copy(), np.arange(len(bounds))
-        longest = np.full(len(bounds), np.inf)
+        longest, moves = np.full(len(bounds), np.inf), _moves(bounds.shape[1] - 1)
+        at_once = max(1, NUMBERS_AT_ONCE // moves.steps.size)
         while len(plans):
-            better = [self._moved(some, found, longest) for some in self._parts(plans)]
-            plans = np.concatenate(better)
+            parts = [plans[first : first + at_once] for first in range(0, len(plans), at_once)]
+            plans = np.concatenate(
+                [self._moved(moves, some, found, longest, fit) for some in parts]
+            )
         return found
 
-    def _parts(self, plans: Indices) -> Iterator[Indices]:
-        """Parts of the plans that are small enough for memory."""
-        numbers = _moves(self.compiled.stages).steps.size
-        at_once = max(1, NUMBERS_AT_ONCE // numbers)
-        for first in range(0, len(plans), at_once):
-            yield plans[first : first + at_once]
-
-    def _moved(self, plans: Indices, found: Stages, longest: Floats) -> Indices:
+    def _moved(
+        self, moves: _Moves, plans: Indices, found: Stages, longest: Floats, fit: Fit | None
+    ) -> Indices:
         """Makes the best move of each plan in `found` and `longest`; returns the plans that have
         one. Where `longest` is infinite, it becomes what an iteration takes without a move."""
-        moves = _moves(self.compiled.stages)
-        near = self._near(plans, found[plans])
-        every = np.arange(len(plans))
-        unknown = every[np.isinf(longest[plans])]
+        near = _Near(moves, self.which[plans], self._near(plans, found[plans]))
+        unknown = np.flatnonzero(np.isinf(longest[plans]))
         if len(unknown):
             longest[plans[unknown]] = self._iterations(near, unknown, np.zeros_like(unknown))
         at_most = longest[plans] * (1 - LEAST_GAIN)
@@ -249,12 +267,12 @@ class _Refinement:
         possible: Flags = np.all(after[..., 1:] > after[..., :-1], axis=2)
         possible[:, 0] = False
         own, move = np.nonzero(possible)
-        least, uneven = self._least(near, own, move)
+        least = self._least(near, own, move)
         chosen = np.flatnonzero(least <= at_most[own])
-        if self.fit is not None:
-            chosen = chosen[self.fit(plans[own[chosen]], after[own[chosen], move[chosen]])]
-        own, move = own[chosen], move[chosen]
-        chosen = _first_of_each(own, least[chosen], uneven[chosen], TRIED)
+        if fit is not None:
+            chosen = chosen[fit(plans[own[chosen]], after[own[chosen], move[chosen]])]
+        own, move, least = own[chosen], move[chosen], least[chosen]
+        chosen = _first_of_each(own, least, near.uneven(own, move), TRIED)
         own, move = own[chosen], move[chosen]
         if not len(own):
             return own
@@ -264,65 +282,87 @@ class _Refinement:
         found[plans[own]], longest[plans[own]] = after[own, move], seconds[chosen]
         return plans[own]
 
-    # --- seconds ----------------------------------------------------------------------------------
-
     def _near(self, plans: Indices, bounds: Stages) -> Floats:
         """Seconds of the passes of stages that begin and end up to one block before or after where
         these do, of shape (plans, stages, 9, cost kinds); see `_Moves.stages`."""
-        edges = np.clip(bounds[..., None] + np.arange(-1, 2), 0, self.blocks)
-        sums: Floats = self.sums[plans[:, None, None], edges]
+        edges = np.clip(bounds[..., None] + np.arange(-1, 2), 0, self.sums.shape[1] - 1)
+        used = np.array([self.paths[number].kinds for number in self.which[plans].tolist()])
+        (kinds,) = np.nonzero(used.any(axis=0))
+        sums: Floats = self.sums[self.rows[plans, None, None], edges][..., kinds]
         each = np.maximum(sums[:, 1:, None, :] - sums[:, :-1, :, None], 0.0)
         bounded = _whole(self.bound(each[..., STREAMS, :], each[..., LAUNCHES, :]))
         seconds = np.maximum(bounded, each[..., LINKS, :])
         found = np.zeros((*seconds.shape[:2], 9, COST_KINDS))
-        found[..., self.ranks.kinds] = seconds.reshape(*seconds.shape[:2], 9, -1)
+        found[..., kinds] = seconds.reshape(*seconds.shape[:2], 9, -1)
+        return found * used[:, None, None]
+
+    def _iterations(self, near: _Near, own: Indices, move: Indices) -> Floats:
+        """How long iterations are after moves, one each of plans `own`, which are given by their
+        positions in `near`."""
+        seconds, which = near.after(own, move), near.which[own]
+        found = np.empty(len(own))
+        ranks = np.array([self.paths[number].ranks for number in which.tolist()])
+        for count in np.unique(ranks).tolist():
+            first, end = np.searchsorted(ranks, [count, count + 1]).tolist()
+            orders = [(self.paths[number], some) for number, some in _adjacent(which[first:end])]
+            found[first:end] = _lengths(orders, seconds[first:end], self.training)
+        for number, some in _adjacent(which):
+            paths = self.paths[number]
+            found[some] += paths.rest(_product(seconds[some], paths.busy))
         return found
 
-    def _stages(self, near: Floats, own: Indices, move: Indices) -> Floats:
-        """Seconds of the stages of plans, given by their positions in `near`, after a move each: of
-        shape (cost kinds, stages, columns)."""
-        every = np.arange(self.compiled.stages)
-        found: Floats = near[own[:, None], every, _moves(self.compiled.stages).stages[move]]
-        return np.ascontiguousarray(found.transpose(2, 1, 0))
+    def _least(self, near: _Near, own: Indices, move: Indices) -> Floats:
+        """Seconds that iterations take at least by the simplest paths through the schedule; see
+        `_iterations`."""
+        seconds, found = near.after(own, move), np.empty(len(own))
+        for number, some in _adjacent(near.which[own]):
+            paths = self.paths[number]
+            along = _product(seconds[some], paths.all)
+            found[some] = along.max(axis=1) + paths.rest(along[:, : paths.ranks])
+        return found
 
-    def _iterations(self, near: Floats, own: Indices, move: Indices) -> Floats:
-        """How long an iteration is; see `_stages`."""
-        stages = self._stages(near, own, move)
-        actions = stages.swapaxes(0, 1).reshape(-1, len(own))
-        end, begin = _run(self.compiled, actions)
-        length: Floats = np.max(end - begin if self.training else end, axis=0)
-        return length + self._further(self.ranks.busy(stages))
 
-    def _further(self, busy: Floats) -> Floats:
-        """Seconds of the microbatches that are not run, from those in which ranks are busy."""
-        rounds = self.order.further / self.ranks.microbatches
-        busiest: Floats = np.max(busy, axis=0)
-        return busiest * rounds
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """Plans, and their stages as they are after moves."""
 
-    def _least(self, near: Floats, own: Indices, move: Indices) -> tuple[Floats, Floats]:
-        """Seconds that iterations take at least by the simplest paths through the schedule, and how
-        uneven stages are; see `_stages`.
+    moves: _Moves
+    which: Indices
+    """The order of each plan."""
+    seconds: Floats
+    """Of shape (plans, stages, 9, cost kinds); see `_Moves.stages`."""
 
-        A path goes down the pipeline to a rank, on through all actions of this rank, and back from
-        its lowest stage; or all the way down and back to the rank's first backward pass, then on
-        through the actions that are left.
-        """
-        ranks, stages = self.ranks, self._stages(near, own, move)
-        forward, busy = stages[FORWARD], ranks.busy(stages)
-        before = np.zeros((2, self.compiled.stages + 1, len(own)))
-        np.cumsum(forward, axis=0, out=before[0, 1:])
-        if ranks.backward is not None:
-            np.cumsum(stages[ranks.backward], axis=0, out=before[1, 1:])
-        down, up = before
-        drained = 0.0 if ranks.splits else up[ranks.lowest]
-        around = down[ranks.lowest] + drained
-        if ranks.backward is not None:
-            warm = ranks.sums(forward[ranks.stage] * ranks.warm[:, None])
-            returned = down[-1:] + up[-1:] - up[ranks.returned + 1]
-            around = np.maximum(around, returned - warm + drained)
-        whole = stages[ranks.kinds].sum(axis=0)
-        least = (busy + around).max(axis=0) + self._further(busy)
-        return least, (whole * whole).sum(axis=0)
+    def after(self, own: Indices, move: Indices) -> Floats:
+        """Seconds of stages of plans after a move each, of shape (moves, stages · cost kinds)."""
+        stages = self.seconds.shape[1]
+        first = own[:, None] * stages + np.arange(stages, dtype=np.int64)
+        at = self.moves.stages[move] + 9 * first
+        rows = self.seconds.reshape((-1, COST_KINDS))
+        found = cast("Floats", rows.take(at, axis=0))
+        return found.reshape((len(own), stages * COST_KINDS))
+
+    def uneven(self, own: Indices, move: Indices) -> Floats:
+        """How uneven stages are after moves."""
+        shape = (len(own), self.seconds.shape[1], COST_KINDS)
+        whole = self.after(own, move).reshape(shape).sum(axis=2)
+        return (whole * whole).sum(axis=1)
+
+
+def _product(rows: Floats, matrix: Floats) -> Floats:
+    """The product, in parts that are made on one thread: several take longer, as these are so
+    small."""
+    at_once = max(1, PRODUCTS_AT_ONCE // matrix.size)
+    found = np.empty((len(rows), matrix.shape[1]))
+    for first in range(0, len(rows), at_once):
+        some = slice(first, first + at_once)
+        np.matmul(rows[some], matrix, out=found[some])
+    return found
+
+
+def _adjacent(numbers: Indices) -> list[tuple[int, slice]]:
+    """Numbers of which equal ones are adjacent: each, and where it is."""
+    edges = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1)).tolist()
+    return [(int(numbers[a]), slice(a, b)) for a, b in pairwise(edges)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,48 +392,91 @@ def _moves(stages: int) -> _Moves:
     return _Moves(steps, 3 * (steps[:, :-1] + 1) + steps[:, 1:] + 1)
 
 
-class _RankOrder:
-    """What ranks do under a schedule. An *entry* is a stage on a rank; entries are listed rank by
-    rank."""
+class _Paths:
+    """The simplest paths through a schedule, as numbers of times that they pass through stages:
+    arrays of shape (stages · cost kinds, paths).
 
-    def __init__(self, compiled: CompiledSchedule) -> None:
-        held = compiled.stages_of_ranks
-        self.stage = np.array([*chain.from_iterable(held)], np.int64)
-        sizes = np.array([*map(len, held)])
-        self.first = np.cumsum(sizes) - sizes
-        """The first entry of each rank."""
-        self.lowest = np.array([*map(min, held)])
-        """The lowest stage of each rank."""
-        self.splits = compiled.splits_backward
-        self.kinds = np.flatnonzero(compiled.count_matrix.any(axis=0)).tolist()
-        """Cost kinds of all actions."""
-        self.backward = next((k for k in (INPUT_PART, BACKWARD) if k in self.kinds), None)
-        """The cost kind of the actions for which the stages before wait."""
-        self.counts = compiled.matrix_alone
-        """Of shape (entries, cost kinds)."""
-        forward = compiled.count_matrix[:, FORWARD]
-        self.microbatches = int(forward[self.stage == 0].sum())
-        warm, returned = _before_backward(compiled)
-        self.warm = np.array(warm, np.float64)
-        """Forward passes of each entry before the first backward pass of the rank."""
-        self.returned = np.array(returned)
-        """The stage of the first backward pass of each rank; -1 if there is none."""
+    A path goes down the pipeline to a rank, on through all actions of this rank, and back from its
+    lowest stage; or all the way down and back to the rank's first backward pass, then on through
+    the actions that are left.
+    """
 
-    def sums(self, values: Floats) -> Floats:
-        """Sums over the entries of ranks, from shape (entries, columns)."""
-        return np.add.reduceat(values, self.first, axis=0)
+    def __init__(self, order: Order) -> None:
+        compiled = order.compiled
+        held, counts = compiled.stages_of_ranks, compiled.matrix_alone
+        self.ranks = len(held)
+        self.kinds: Flags = np.any(counts, axis=0)
+        """The number of ranks; whether there are actions of each cost kind."""
+        shape = (self.ranks, compiled.stages, COST_KINDS)
+        busy, warm = np.zeros((2, *shape))
+        passes, returned = _before_backward(compiled)
+        entries = [(rank, stage) for rank, own in enumerate(held) for stage in own]
+        for (rank, stage), own, first in zip(entries, counts, passes, strict=True):
+            busy[rank, stage] = own
+            warm[rank, stage, FORWARD] = first
+        lowest = np.array([*map(min, held)])[:, None]
+        stages = np.arange(compiled.stages)
+        around, behind = np.zeros((2, *shape))
+        around[..., FORWARD] = stages < lowest
+        backward = next((kind for kind in (INPUT_PART, BACKWARD) if self.kinds[kind]), None)
+        if backward is not None:
+            behind[..., FORWARD] = 1
+            behind[..., backward] = stages > np.array(returned)[:, None]
+            if not compiled.splits_backward:
+                around[..., backward] += stages < lowest
+                behind[..., backward] += stages < lowest
+            behind -= warm
+        every = (busy, busy + around, busy + behind)[: 2 if backward is None else 3]
+        self.all: Floats = np.concatenate(every).reshape(len(every) * self.ranks, -1).T.copy()
+        """All actions of each rank, then all paths."""
+        self.busy = self.all[:, : self.ranks].copy()
+        first_stage = [at for at, (_, stage) in enumerate(entries) if stage == 0]
+        microbatches = int(compiled.count_matrix[first_stage, FORWARD].sum())
+        self._further = order.further / microbatches
+        self.steps = _Steps.of(compiled)
 
-    def busy(self, stages: Floats) -> Floats:
-        """Seconds of all actions of each rank, of shape (ranks, columns)."""
-        every: Any = 0.0
-        for kind in self.kinds:
-            every = every + stages[kind, self.stage] * self.counts[:, kind, None]
-        return self.sums(every)
+    def rest(self, busy: Floats) -> Floats:
+        """Seconds of the microbatches that are not run, from those in which ranks are busy, of
+        shape (plans, ranks)."""
+        return busy.max(axis=1) * self._further
 
 
 @lru_cache(maxsize=1 << 10)
-def _rank_order(compiled: CompiledSchedule) -> _RankOrder:
-    return _RankOrder(compiled)
+def _paths(order: Order) -> _Paths:
+    return _Paths(order)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The actions of a schedule in steps: an action comes as soon as those are done that it needs.
+    Arrays have the shape (steps, ranks)."""
+
+    cost: NDArray[np.int16]
+    """The cost number of the action of a rank; one more than all if there is none."""
+    needed: NDArray[np.int16]
+    """The number, from 1, of the step with the action for whose message it waits, or 0."""
+    sender: NDArray[np.int16]
+    """The rank of that action."""
+    first: Indices
+    """The step of the first action of each rank."""
+
+    @classmethod
+    def of(cls, compiled: CompiledSchedule) -> _Steps:
+        """The steps of a schedule."""
+        flat, ranks = compiled.flat, len(compiled.stages_of_ranks)
+        done, step = [0] * ranks, list[int]()
+        for rank, needed in zip(flat.rank, flat.needs, strict=True):
+            step.append(max(done[rank], step[needed] + 1 if needed >= 0 else 0))
+            done[rank] = step[-1] + 1
+        shape, at = (max(done), ranks), (np.array(step), np.array(flat.rank))
+        needed, sender = np.zeros((2, *shape), np.int16)
+        cost = np.full(shape, compiled.stages * COST_KINDS, np.int16)
+        found = cls(cost, needed, sender, at[0][list(flat.first)])
+        needs = np.array(flat.needs)
+        found.cost[at] = flat.cost
+        found.needed[at] = np.where(needs >= 0, at[0][needs] + 1, 0)
+        found.sender[at] = np.where(needs >= 0, at[1][needs], 0)
+        return found
 
 
 def _before_backward(compiled: CompiledSchedule) -> tuple[list[int], list[int]]:
@@ -423,40 +506,35 @@ def _first_of_each(own: Indices, first: Floats, second: NDArray[Any], count: int
     return chosen
 
 
-def _run(compiled: CompiledSchedule, seconds: Floats) -> tuple[Floats, Floats]:
-    """When ranks are done, and when they begin, of shape (ranks, columns), given the seconds of
-    actions, of shape (stages · cost kinds, columns); messages take no time."""
-    if seconds.shape[1] < FEW_COLUMNS:
-        each = [_run_alone(compiled, column) for column in seconds.T.tolist()]
-        end, begin = np.array(each).transpose(1, 2, 0)
-        return end, begin
-    flat, none = compiled.flat, np.zeros(seconds.shape[1])
-    free = [none] * len(compiled.stages_of_ranks)
-    ended: list[Floats] = []
-    for rank, cost, needed in zip(flat.rank, flat.cost, flat.needs, strict=True):
-        begin = free[rank]
-        if needed >= 0:
-            begin = np.maximum(begin, ended[needed])
-        free[rank] = end = begin + seconds[cost]
-        ended.append(end)
-    begin = [ended[action] - seconds[flat.cost[action]] for action in flat.first]
-    return np.stack(free), np.stack(begin)
-
-
-def _run_alone(
-    compiled: CompiledSchedule, seconds: Sequence[float]
-) -> tuple[list[float], list[float]]:
-    """`_run` of one column."""
-    flat = compiled.flat
-    free = [0.0] * len(compiled.stages_of_ranks)
-    ended: list[float] = []
-    for rank, cost, needed in zip(flat.rank, flat.cost, flat.needs, strict=True):
-        begin = free[rank]
-        if needed >= 0 and ended[needed] > begin:
-            begin = ended[needed]
-        free[rank] = end = begin + seconds[cost]
-        ended.append(end)
-    return free, [ended[action] - seconds[flat.cost[action]] for action in flat.first]
+def _lengths(orders: Sequence[tuple[_Paths, slice]], seconds: Floats, training: bool) -> Floats:
+    """How long schedules are on equally many ranks, each from the time at which the rank begins if
+    they train; messages take no time. `seconds` of actions have the shape (plans, stages · cost
+    kinds); orders come with their plans."""
+    plans, ranks = len(seconds), orders[0][0].ranks
+    numbers = np.zeros((plans, seconds.shape[1] + 1))
+    numbers[:, :-1] = seconds
+    steps = max(len(paths.steps.cost) for paths, _ in orders)
+    took, needed = np.zeros((steps, plans, ranks)), np.zeros((steps, plans, ranks), np.int64)
+    begins = np.zeros((plans, ranks), np.int64)
+    for paths, some in orders:
+        own = paths.steps
+        count = len(own.cost)
+        every = np.arange(some.start, some.stop, dtype=np.int64)[:, None]
+        took[:count, some] = numbers[some].T[own.cost].swapaxes(1, 2)
+        slots = own.needed.astype(np.int64) * (plans * ranks) + own.sender
+        needed[:count, some] = slots[:, None] + every * ranks
+        begins[some] = (own.first * plans + every) * ranks + np.arange(ranks)
+    ended = np.zeros((1 + steps, plans, ranks))
+    flat, begin = ended.reshape(-1), np.empty((plans, ranks))
+    for step in range(steps):
+        flat.take(needed[step], out=begin, mode="clip")
+        np.maximum(begin, ended[step], out=begin)
+        np.add(begin, took[step], out=ended[step + 1])
+    end = ended[-1]
+    if training:
+        end = end - (flat[plans * ranks :].take(begins) - took.reshape(-1).take(begins))
+    found: Floats = end.max(axis=1)
+    return found
 
 
 __all__ = ["SPARE_BYTES", "KnownCuts", "Order", "RefinedCuts", "order_of", "rounded_passes"]
