@@ -36,7 +36,7 @@ from distir.garbage import collected_seldom
 from distir.metrics import METRICS
 from distir.simulation.bounds import REASONS, Bounds, ManyBounds, kept_whole
 from distir.simulation.simulator import Simulator
-from distir.simulation.wholes import ORDERING, SHAPING
+from distir.simulation.wholes import ORDERING, SHAPING, updated_share
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import KEEPS_ACTIVATIONS, KEEPS_PARAMETERS
 from search_spaces import SearchSpace
@@ -138,6 +138,8 @@ FAMILY = ("axes", "sequence_parallel", "cp_exchange", "expert_order", "etp", "pl
 """Choices that strategies have in common whose bounds are found together, at first."""
 RECOMPUTED = ("recompute", "recompute_every", "recompute_layers")
 """Choices that they have in common, too, when more is said of them than of families."""
+ALIKE = (*FAMILY, *RECOMPUTED, "zero", "keep_gathered", "offload")
+"""Choices that strategies have in common whose programs are nearly alike."""
 DEGREES = ("dp", "tp", "cp", "ep")
 """Degrees of which strategies bounded together at first have the same ones above 1."""
 
@@ -326,16 +328,19 @@ class _Search:
             yield replace(part.taken(~piped), stage=_Stage.STAGES)
             yield part.taken(piped)
         else:
-            order = np.argsort(self._keys(part), kind="stable")
+            order = self._order(part)
             part, rest = part.taken(order[:MOST]), part.taken(order[MOST:])
             yield self._bounded(part, stage, self.bound_many(part.table))
             yield rest
 
     def _relaxed(self, part: _Part) -> Iterator[_Part]:
         """What is left of the strategies of a part. Seconds are found once for beginnings that
-        differ only in what they recompute and shard, with all orders of work behind them; a
-        beginning whose quickest order is too slow is ruled out before its strategies are listed."""
+        differ only in what they recompute and shard, and update as large a share of parameters,
+        with all orders of work behind them; a beginning whose quickest order is too slow is ruled
+        out before its strategies are listed."""
         _, program = kept_whole(part.table).distinct(SHAPING)
+        _, share = distinct(updated_share(part.table))
+        program = program * (1 + int(share.max(initial=0))) + share
         first, which = distinct(program * (1 + int(part.nodes.max(initial=0))) + part.nodes)
         ordered, begun = self._unfolded(part.taken(first))
         begins = np.searchsorted(begun, np.arange(len(first)))
@@ -359,6 +364,17 @@ class _Search:
             yield self._left(
                 replace(every, bounds=every.bounds.joined(time.taken(begin[rows][row] + inside)))
             )
+
+    def _order(self, part: _Part) -> Indices:
+        """The order in which strategies are looked at: the most promising ones first; or, if all
+        have to be looked at anyway, those whose programs are alike together."""
+        keys = self._keys(part)
+        if not self._knows:
+            return np.argsort(keys, kind="stable")
+        first, alike = part.table.distinct(ALIKE)
+        best = np.full(len(first), inf)
+        np.minimum.at(best, alike, keys)
+        return np.lexsort((keys, alike, best[alike]))
 
     def _bounded(self, part: _Part, stage: _Stage, bounds: ManyBounds) -> _Part:
         """What is left of a part with further bounds."""

@@ -20,7 +20,8 @@ microbatches,
 - *recompute*: passes that compute again what they did not keep take no less time than passes that
   kept it: the `T` without recomputation bounds those with it.
 - *states at rest*: sharding them adds gathers and settlements to the passes, and takes nothing
-  away: the `T` without ZeRO bounds those with it.
+  away: the `T` without ZeRO bounds those with it. Of the update of parameters each of `z` devices
+  has at least 1/z, and a smaller kernel is no faster per parameter.
 - *the host*: what rests there counts nothing, and copying adds to the passes: the `T` without
   offloading bounds those with it. What is computed again is not copied; so where stages pick what
   they recompute, no activations are copied.

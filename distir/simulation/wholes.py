@@ -108,10 +108,8 @@ class Wholes:
     def sharded(self, table: Strategies) -> Wholes:
         """What is at rest at least, if these models, which are not sharded, are sharded as the
         strategies of the table say, what they keep gathered stays, and what they offload is not
-        there; nothing else there is once per step."""
-        zero, degree = table.column("zero"), table.column("zero_degree")
-        devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
-        parts = np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
+        there; each device updates its share at least, and nothing else there is once per step."""
+        parts = _sharing(table)
         layers, state = self.layers.copy(), self.state.copy()
         _, *at_rest, left_behind, _, read_again = range(self.LAYER)
         layers[:, at_rest] /= parts
@@ -120,14 +118,31 @@ class Wholes:
             stay = np.stack([_stays(OFFLOADED[name], table) for name in _STATE])
             layers[:, at_rest] *= stay
             state[: len(parts)] *= stay
-        nothing = np.zeros(len(table))
         here = _stays("activations", table)
         kept = keeps_parameters(table) & (parts[0] > 1)
         layers[:, left_behind] = layers[:, left_behind] * here + layers[:, read_again] * kept
         held = self.held * here + self.read_again * kept
         return replace(
-            self, optimizer=nothing, refresh=nothing, held=held, state=state, layers=layers
+            self,
+            optimizer=self.optimizer * updated_share(table),
+            refresh=np.zeros(len(table)),
+            held=held,
+            state=state,
+            layers=layers,
         )
+
+
+def _sharing(table: Strategies) -> Indices:
+    """Over how many devices each strategy shards `_STATE` at most, of shape (3, strategies)."""
+    zero, degree = table.column("zero"), table.column("zero_degree")
+    devices = np.where(degree > 0, degree, table.column("dp")) * table.column("cp")
+    return np.stack([np.where(zero >= level, devices, 1) for level in (3, 2, 1)])
+
+
+def updated_share(table: Strategies) -> Floats:
+    """The least fraction of the parameters of its part of the mesh that a device of each strategy
+    updates; 0 where the host does."""
+    return _stays("optimizer", table) / _sharing(table)[-1]
 
 
 OFFLOADED = {"parameters": "parameters", "gradients": "optimizer", "optimizer": "optimizer"}
@@ -343,4 +358,4 @@ class WholeModels:
         return rows
 
 
-__all__ = ["ORDERING", "SHAPING", "WholeModels", "Wholes", "keeps_parameters"]
+__all__ = ["ORDERING", "SHAPING", "WholeModels", "Wholes", "keeps_parameters", "updated_share"]
