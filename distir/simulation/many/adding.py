@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from distir.arrays import Flags
 from distir.cost.amounts import Divergence
@@ -11,9 +10,10 @@ from distir.simulation.cutting.many import (
     refine,
 )
 from distir.simulation.cutting.refine import KnownCuts
-from distir.simulation.many.kind_rows import KindRows, Unpriced
+from distir.simulation.many.kind_rows import KindRows
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind
+from distir.simulation.many.shared_rows import SharedRows
 from distir.simulation.many.stage_rows import StageRows
 from distir.simulation.pricing.stages import StagePricer, ToPrice, price_together
 
@@ -36,7 +36,7 @@ class StageAdder:
         self._pricer, self._known_cuts, self._sizes = pricer, known_cuts, sizes
         self._cut: list[KindRows] = []
         """What is cut, and not yet priced."""
-        self._held: list[KindRows] | None = [] if holds else None
+        self._held: list[SharedRows] | None = [] if holds else None
         """What has rows with nothing but bytes."""
         self._known_priced: tuple[object, dict[object, PricedPrograms]] | None = None
 
@@ -57,7 +57,13 @@ class StageAdder:
         """Gives those arrangements that are `wanted` rows with all that stages cost in place of
         rows with bytes."""
         held, self._held, self.rows.wanted = self._held or [], None, wanted
-        self._price([own for own in held if own.wanted.any()])
+        again: list[SharedRows] = []
+        for own in held:
+            if all(kind.wanted.all() for kind in own.kinds):
+                again.append(own)
+            else:
+                again += self._shared([kind for kind in own.kinds if kind.wanted.any()])
+        self._price(again)
         self.finish()
 
     def _add_cut(self) -> None:
@@ -65,50 +71,50 @@ class StageAdder:
         while self._cut:
             cut, self._cut = self._cut, []
             refine(self._known_cuts, [own.found for own in cut])
+            shared = self._shared(cut)
             if self._held is None:
-                self._price(cut)
+                self._price(shared)
                 continue
-            for own in cut:
-                try:
-                    own.add_held()
-                    self._held.append(own)
-                except Divergence as divergence:
-                    self._part(own, divergence)
+            for own in shared:
+                own.add_held()
+            self._held += shared
 
-    def _part(self, kind: KindRows, divergence: Divergence) -> None:
-        """Cuts a kind again, in parts, as its sizes turned out to lead to different programs."""
-        parts = kind.of.parted(divergence)
-        self._cut += [own for part in parts for own in self._begun(part)]
-
-    def _price(self, kinds: Sequence[KindRows]) -> None:
-        """Adds the rows of kinds, whose stages and overlapped pairs are priced together."""
+    def _shared(self, kinds: Sequence[KindRows]) -> list[SharedRows]:
+        """The rows of kinds, of which those that share programs are together."""
         alike: dict[int, list[KindRows]] = {}
         for own in kinds:
-            alike.setdefault(id(own.pricer), []).append(own)
-        asked = [each for own in alike.values() for each in self._to_price(own)]
-        for (own, _), costs in zip(asked, price_together([each for _, each in asked]), strict=True):
-            stages, pairs = iter(costs[0]), iter(costs[1])
-            for kind, unpriced in own:
-                kind.add(
-                    unpriced,
-                    list(islice(stages, len(unpriced.stages))),
-                    list(islice(pairs, len(unpriced.overlapped))),
-                )
+            alike.setdefault(id(own.priced), []).append(own)
+        return [each for own in alike.values() for each in self._together(own)]
 
-    def _to_price(
-        self, kinds: Sequence[KindRows]
-    ) -> list[tuple[list[tuple[KindRows, Unpriced]], ToPrice]]:
-        """What is to be priced of kinds with the same pricer: together, or each apart."""
+    def _together(self, kinds: Sequence[KindRows]) -> list[SharedRows]:
+        """The rows of kinds that share programs, together or each apart."""
         try:
-            own = [(kind, kind.unpriced()) for kind in kinds]
-            stages = [stage for _, each in own for _, stage in each.stages]
-            pairs = [pair for _, each in own for pair in each.overlapped]
-            return [(own, kinds[0].pricer.to_price(stages, pairs, kinds[0].pricing))]
+            return [SharedRows(kinds)]
         except Divergence as divergence:
-            if len(kinds) > 1:
-                return [each for kind in kinds for each in self._to_price([kind])]
-            self._part(kinds[0], divergence)
-            return []
+            return self._apart(kinds, divergence)
+
+    def _apart(self, kinds: Sequence[KindRows], divergence: Divergence) -> list[SharedRows]:
+        """The rows of kinds each apart; a single one is cut again, in parts, as its sizes turned
+        out to lead to different programs."""
+        if len(kinds) > 1:
+            return [each for kind in kinds for each in self._together([kind])]
+        parts = kinds[0].of.parted(divergence)
+        self._cut += [own for part in parts for own in self._begun(part)]
+        return []
+
+    def _price(self, shared: Sequence[SharedRows]) -> None:
+        """Adds rows, whose stages and overlapped pairs are priced together."""
+        asked = [each for own in shared for each in self._to_price(own)]
+        for (own, _), costs in zip(asked, price_together([each for _, each in asked]), strict=True):
+            own.add(*costs)
+
+    def _to_price(self, shared: SharedRows) -> list[tuple[SharedRows, ToPrice]]:
+        """What is to be priced of rows: together, or of each kind apart."""
+        try:
+            return [(shared, shared.to_price)]
+        except Divergence as divergence:
+            apart = self._apart(shared.kinds, divergence)
+            return [each for own in apart for each in self._to_price(own)]
 
     def _begun(self, of: SizesOfKind) -> list[KindRows]:
         """The program sizes of a kind, cut but for refining, as one or in parts."""

@@ -6,7 +6,7 @@ engine run on these arrays, and make each decision for all sizes together. Four 
 
 1. strategies that differ only in their schedule have one *program size*, and share the costs of
    blocks (`program_sizes.py`);
-2. equal stages, whatever their position, are priced once (`stage_rows.py`);
+2. equal stages, whatever their position, are priced once (`shared_stages.py`);
 3. program kinds that differ only in what is recomputed or kept share the programs of equal blocks
    and their prices (`priced_programs.py`);
 4. strategies whose schedules are equal, or differ only in how often patterns repeat, run through
