@@ -81,9 +81,8 @@ def _by_time(model: BlocksToCut, flight: PeakInFlight) -> PlansToFit:
     """A plan whose stages are balanced by time."""
     cuts = balanced_cuts(model.weights.astype(np.int64), np.array([_stages(flight)]))[0].tolist()
     alone = np.zeros(1, np.int64)
-    return PlansToFit(
-        np.array([[0, *cuts, len(model.kinds)]]), alone, alone, InFlight.of([flight]), alone
-    )
+    bounds = np.array([0, *cuts, len(model.kinds)])
+    return PlansToFit(bounds, alone, alone, InFlight.of([flight]), alone)
 
 
 def _heaviest(model: BlocksToCut, bounds: tuple[int, ...]) -> float:
@@ -97,15 +96,15 @@ def test_stages_fit_if_any_do_and_are_nearly_as_light_as_can_be(
     model, flight = case
     blocks, stages = len(model.kinds), len(flight.stages_of_ranks)
     plans = _by_time(model, flight)
-    by_time = tuple(plans.bounds[0].tolist())
-    ((as_cut, moved, found),) = fitted_bounds(model, [plans])
+    by_time = tuple(plans.bounds.tolist())
+    as_cut, moved, found = fitted_bounds(model, plans)
     assert bool(len(as_cut)) == _fits(model, flight, by_time)
     inner = combinations(range(1, blocks), stages - 1)
     fitting = [each for cuts in inner if _fits(model, flight, each := (0, *cuts, blocks))]
     if _fits(model, flight, by_time) or not fitting:
         assert not len(moved)
         return
-    bounds = tuple(found[0].tolist())
+    (bounds,) = found
     assert _fits(model, flight, bounds)
     lightest = min(_heaviest(model, each) for each in fitting)
     # The ratio of the heaviest and the lightest limit is halved five times.
@@ -123,13 +122,13 @@ def test_only_plans_are_ruled_out_for_which_nothing_is_found(
     plans = _by_time(*case)
     for capacity in range(10, 90, 8):
         model = replace(case[0], room_bytes=np.array([float(capacity)]))
-        ((_, moved, found),) = fitted_bounds(model, [plans])
+        _, moved, found = fitted_bounds(model, plans)
         with pytest.MonkeyPatch.context() as patch:
             # With no kind of block frequent, no plan is ruled out before the search.
             patch.setattr("distir.simulation.cutting.fitting.FREQUENT", np.inf)
-            ((_, moved_all, found_all),) = fitted_bounds(model, [plans])
+            _, moved_all, found_all = fitted_bounds(model, plans)
         assert moved.tolist() == moved_all.tolist()
-        assert found.tolist() == found_all.tolist()
+        assert found == found_all
 
 
 @given(cases((one_by_one, two_by_two, both_ways), situations=3))
@@ -140,9 +139,11 @@ def test_situations_that_another_outdoes_do_not_matter(
     every = replace(plans, flights=replace(plans.flights, fullest=plans.flights.counts))
     for capacity in range(10, 90, 8):
         model = replace(case[0], room_bytes=np.array([float(capacity)]))
-        (_, moved, found), (_, moved_all, found_all) = fitted_bounds(model, [plans, every])
+        (_, moved, found), (_, moved_all, found_all) = (
+            fitted_bounds(model, each) for each in (plans, every)
+        )
         assert moved.tolist() == moved_all.tolist()
-        assert found.tolist() == found_all.tolist()
+        assert found == found_all
 
 
 @given(st.lists(cases((one_by_one, two_by_two, both_ways), least=-2), min_size=2, max_size=4))
@@ -150,14 +151,22 @@ def test_plans_are_fitted_together_as_alone(
     several: list[tuple[BlocksToCut, PeakInFlight]],
 ) -> None:
     model = several[0][0]
-    blocks = len(model.kinds)
-    groups = [_by_time(model, flight) for _, flight in several if _stages(flight) <= blocks]
-    together = fitted_bounds(model, groups)
-    for group, (as_cut, moved, found) in zip(groups, together, strict=True):
-        ((as_cut_alone, moved_alone, found_alone),) = fitted_bounds(model, [group])
-        assert as_cut.tolist() == as_cut_alone.tolist() == fit_as_cut(model, [group])[0].tolist()
-        assert moved.tolist() == moved_alone.tolist()
-        assert found.tolist() == found_alone.tolist()
+    flights = [flight for _, flight in several if _stages(flight) <= len(model.kinds)]
+    alone = [_by_time(model, flight) for flight in flights]
+    lengths, every = [len(plans.bounds) for plans in alone], np.arange(len(alone))
+    together = PlansToFit(
+        np.concatenate([np.zeros(0, np.int64), *(plans.bounds for plans in alone)]),
+        np.cumsum([0, *lengths])[:-1],
+        np.zeros_like(every),
+        InFlight.of([flight for _, flight in several]),
+        np.array([at for at, (_, each) in enumerate(several) if _stages(each) <= len(model.kinds)]),
+    )
+    as_cut, moved, found = fitted_bounds(model, together)
+    assert as_cut.tolist() == fit_as_cut(model, together).tolist()
+    each = [fitted_bounds(model, plans) for plans in alone]
+    assert as_cut.tolist() == [at for at, own in enumerate(each) if len(own.as_cut)]
+    assert moved.tolist() == [at for at, own in enumerate(each) if len(own.moved)]
+    assert found == [bounds for own in each for bounds in own.bounds]
 
 
 def test_1f1b_has_as_many_microbatches_in_flight_as_stages_are_left() -> None:

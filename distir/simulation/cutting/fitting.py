@@ -8,15 +8,16 @@ bytes of a stage are estimated by the sum of the bytes of its blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from distir.arrays import Flags, Floats, Indices
 from distir.schedules import PeakInFlight
-from distir.simulation.cutting.partition import Cuts, Weights
+from distir.simulation.cutting.partition import Bounds, Cuts, Weights
 from distir.simulation.pricing.block_bytes import BlockBytes
 
 TINY = 1e-200
@@ -31,6 +32,9 @@ HALVINGS = 5
 FREQUENT = 0.5
 """A kind of block is frequent if it has at least this fraction of the blocks of the commonest kind.
 Only frequent kinds are looked at to rule a plan out early."""
+
+ENTRIES_AT_ONCE = 1 << 16
+"""Stages on ranks that are looked at together: they should stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,72 +52,115 @@ class BlocksToCut:
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
-    """Microbatches in flight under several schedules with the same stages on ranks and the same
-    cost kinds. An *entry* is a stage on a rank; entries are listed rank by rank."""
+class Runs:
+    """Things that lie one after the other: the first, and the number, of those of each owner."""
 
-    cost_kinds: tuple[int, ...]
+    first: Indices
+    count: Indices
+
+    @classmethod
+    def of_counts(cls, counts: Sequence[int]) -> Runs:
+        """The runs of owners with these numbers of things."""
+        count = np.array(counts, np.int64)
+        return cls(np.cumsum(count) - count, count)
+
+    def of(self, owners: Indices) -> tuple[Indices, Indices]:
+        """The things of owners, one owner after the other, and the place of each one's owner."""
+        counts = self.count[owners]
+        place = np.repeat(np.arange(len(owners)), counts)
+        before = self.first[owners] - np.cumsum(counts) + counts
+        return np.arange(len(place)) + before[place], place
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Microbatches in flight under schedules. An *entry* is a stage on a rank; entries are listed
+    schedule by schedule, and rank by rank."""
+
+    cost_kinds: Sequence[tuple[int, ...]]
+    """Cost kinds that schedules have."""
+    kinds: Indices
+    """The number of each schedule's cost kinds among these."""
+    entries: Runs
+    """The entries of schedules."""
+    stages: Runs
+    """The stages of schedules."""
     counts: Floats
-    """Microbatches between F and B, and between B and W, of shape (2, situations, entries,
-    schedules)."""
+    """Microbatches between F and B, and between B and W, of shape (2, situations, entries)."""
     fullest: Floats
-    """`counts` without situations in which every entry has at most what it has in an earlier
-    one."""
+    """`counts` without situations in which every entry of a schedule has at most what it has in an
+    earlier one."""
     stage: Indices
     """The stage of each entry."""
-    rank: Indices
-    """The rank of each entry."""
-    entries: Indices
-    """The entries of each stage, of shape (ranks that hold it, stages)."""
+    leads: Flags
+    """Whether each entry is the first of its rank."""
+    shares_its_rank: Flags
+    """Whether the rank of an entry holds several stages."""
+    homes: Indices
+    """The entries of each stage, of shape (ranks that hold it, stages), from the first of the
+    schedule on."""
+    copies: Indices
+    """On how many ranks every stage of a schedule is, at least."""
 
     @classmethod
     def of(cls, flights: Sequence[PeakInFlight]) -> InFlight:
         """The microbatches in flight under schedules; see the class."""
-        owned = flights[0].stages_of_ranks
-        situations = np.arange(max(len(flight.counts) for flight in flights))
-        each = [np.array(flight.counts, np.float64) for flight in flights]
-        counts = np.stack([own[situations % len(own)] for own in each], axis=-1)
-        fullest: list[int] = []
-        for one in situations.tolist():
-            if not any((counts[one] <= counts[other]).all() for other in fullest):
-                fullest.append(one)
-        stage = np.concatenate([np.asarray(own, np.int64) for own in owned])
-        homes, order = np.bincount(stage), np.argsort(stage, kind="stable")
-        copy = np.arange(int(homes.max()))[:, None] % homes
-        counts = np.moveaxis(counts, 2, 0)
+        kinds: dict[tuple[int, ...], int] = {}
+        counts = [np.array(flight.counts, np.float64) for flight in flights]
+        owned = [flight.stages_of_ranks for flight in flights]
+        stage = [np.array([*chain.from_iterable(own)], np.int64) for own in owned]
+        homes = [np.bincount(own) for own in stage]
+        most = max(int(each.max()) for each in homes)
+        held = np.array([len(own) for ranks in owned for own in ranks])
+        leads = np.zeros(int(held.sum()), np.bool_)
+        leads[np.cumsum(held) - held] = True
         return cls(
-            flights[0].cost_kinds,
-            counts,
-            counts[:, fullest],
-            stage,
-            np.repeat(np.arange(len(owned)), list(map(len, owned))),
-            order[np.cumsum(homes) - homes + copy],
+            kinds=np.array([kinds.setdefault(each.cost_kinds, len(kinds)) for each in flights]),
+            cost_kinds=[*kinds],
+            entries=Runs.of_counts([*map(len, stage)]),
+            stages=Runs.of_counts([*map(len, homes)]),
+            counts=_side_by_side(counts),
+            fullest=_side_by_side([*map(_fullest, counts)]),
+            stage=np.concatenate(stage),
+            leads=leads,
+            shares_its_rank=np.repeat(held > 1, held),
+            homes=np.concatenate([_homes(own, most) for own in stage], axis=1),
+            copies=np.array([int(each.min()) for each in homes]),
         )
 
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return int(self.rank[-1]) + 1
 
-    @property
-    def first_of_rank(self) -> Indices:
-        """The first entry of each rank."""
-        return np.searchsorted(self.rank, np.arange(self.ranks))
+def _side_by_side(counts: Sequence[Floats]) -> Floats:
+    """Counts of schedules, of shape (situations, entries, 2), as one array of shape (2, situations,
+    entries); schedules with few situations have some of them several times."""
+    situations = np.arange(max(map(len, counts)))
+    every = np.concatenate([own[situations % len(own)] for own in counts], axis=1)
+    return np.ascontiguousarray(np.moveaxis(every, 2, 0))
 
-    @property
-    def shares_its_rank(self) -> Flags:
-        """Whether the rank of an entry holds several stages."""
-        return np.bincount(self.rank)[self.rank] > 1
+
+def _fullest(counts: Floats) -> Floats:
+    """Without situations in which every entry has at most what it has in an earlier one."""
+    fullest: list[int] = []
+    for one in range(len(counts)):
+        if not any((counts[one] <= counts[other]).all() for other in fullest):
+            fullest.append(one)
+    return counts[fullest]
+
+
+def _homes(stage: Indices, most: int) -> Indices:
+    """The entries of each stage, of shape (most, stages); those on fewer ranks several times."""
+    homes, order = np.bincount(stage), np.argsort(stage, kind="stable")
+    found: Indices = order[np.cumsum(homes) - homes + np.arange(most)[:, None] % homes]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class PlansToFit:
-    """Plans whose stages lie on the same ranks."""
+    """Plans with several stages each."""
 
-    bounds: Cuts
-    """Bounds of stages, of shape (cuts, stages + 1)."""
+    bounds: Indices
+    """Bounds of stages of cuts, one cut after the other."""
     cut: Indices
-    """The number of each plan's cut."""
+    """Where the bounds of each plan's cut begin."""
     sizes: Indices
     """The number of each plan's program size."""
     flights: InFlight
@@ -125,39 +172,51 @@ class PlansToFit:
         cut, sizes, flight = (each[which] for each in (self.cut, self.sizes, self.flight))
         return PlansToFit(self.bounds, cut, sizes, self.flights, flight)
 
+    def parts(self) -> Iterator[tuple[Indices, PlansToFit]]:
+        """Parts that are small enough for memory, with the numbers of their plans."""
+        most = int(self.flights.entries.count[self.flight].max(initial=1))
+        at_once = max(1, ENTRIES_AT_ONCE // most)
+        for first in range(0, len(self.cut), at_once):
+            some = np.arange(first, min(first + at_once, len(self.cut)))
+            yield some, self.taken(some)
+
 
 class FittedPlans(NamedTuple):
-    """Plans of a group, given by their numbers."""
+    """Plans, given by their numbers."""
 
     as_cut: Indices
     """Those that fit as they are cut."""
     moved: Indices
     """Those that do not, but fit with another cut."""
-    bounds: Cuts
-    """The bounds of that cut, of shape (plans, stages + 1)."""
+    bounds: list[Bounds]
+    """The bounds of that cut."""
 
 
-def fitted_bounds(model: BlocksToCut, groups: Sequence[PlansToFit]) -> list[FittedPlans]:
-    """Per group of plans, which fit, and with which bounds."""
-    if not groups:
-        return []
+def fitted_bounds(model: BlocksToCut, plans: PlansToFit) -> FittedPlans:
+    """Which plans fit, and with which bounds."""
+    if not len(plans.cut):
+        return FittedPlans(plans.cut, plans.cut, [])
     sums = _Sums(model)
-    every = [(ranks.as_cut(), ranks.needs()) for ranks in (_Ranks(sums, each) for each in groups)]
-    fits, begins = _Search(model, _Needs.joined([needs for _, needs in every])).search()
-    found: list[FittedPlans] = []
-    for as_cut, need in every:
-        count = len(need.plans)
-        own = begins[: count * need.num_stages].reshape(count, need.num_stages)[fits[:count]]
-        end = np.full((len(own), 1), len(model.kinds))
-        found.append(FittedPlans(as_cut, need.plans[fits[:count]], np.hstack([own, end])))
-        fits, begins = fits[count:], begins[count * need.num_stages :]
-    return found
+    as_cut: list[Indices] = []
+    every: list[_Needs] = []
+    for some, part in plans.parts():
+        ranks = _Ranks(sums, part)
+        as_cut.append(some[ranks.as_cut()])
+        needs = ranks.needs()
+        every.append(replace(needs, plans=some[needs.plans]))
+    needs = _Needs.joined(every)
+    fits, begins = _Search(model, needs).search()
+    ends, flat = np.cumsum(needs.stages), begins.tolist()
+    edges = zip((ends - needs.stages)[fits].tolist(), ends[fits].tolist(), strict=True)
+    bounds = [(*flat[begin:end], len(model.kinds)) for begin, end in edges]
+    return FittedPlans(np.concatenate(as_cut), needs.plans[fits], bounds)
 
 
-def fit_as_cut(model: BlocksToCut, groups: Sequence[PlansToFit]) -> list[Indices]:
-    """Per group of plans, the numbers of those that fit as they are cut."""
+def fit_as_cut(model: BlocksToCut, plans: PlansToFit) -> Indices:
+    """The numbers of the plans that fit as they are cut."""
     sums = _Sums(model)
-    return [_Ranks(sums, plans).as_cut() for plans in groups]
+    every = [some[_Ranks(sums, part).as_cut()] for some, part in plans.parts()]
+    return np.concatenate([np.zeros(0, np.int64), *every])
 
 
 class _Sums:
@@ -180,23 +239,33 @@ class _Sums:
         """The kinds that most blocks have."""
         self.frees = bool(min(held.after_forward.min(), held.after_backward.min()) < 0)
         """Whether more blocks may take fewer bytes."""
-        self._passing: dict[tuple[int, ...], Floats] = {}
+        weight = np.zeros((len(model.weights), len(self.before)))
+        np.cumsum(model.weights, axis=1, out=weight[:, 1:])
+        self.weight = weight.ravel()
+        """The weight of the blocks before each block."""
 
-    def of_stages(self, sizes: Indices, bounds: Cuts) -> tuple[Floats, Floats, Floats | None]:
+    def of_stages(
+        self, sizes: Indices, begin: Indices, end: Indices
+    ) -> tuple[Floats, Floats, Floats | None]:
         """Bytes of stages: of their state, of a microbatch between F and B, and of one between B
-        and W (None if there are none), each of shape (stages, plans)."""
-        at = bounds + sizes * len(self.before)
-        state, forward = (np.diff(each.take(at), axis=0) for each in (self._state, self._forward))
-        backward = np.diff(self._backward.take(at), axis=0) if self._backward.any() else None
-        return state, forward, backward
+        and W (None if there are none)."""
+        first, last = (each + sizes * len(self.before) for each in (begin, end))
+        state, forward = (
+            each.take(last) - each.take(first) for each in (self._state, self._forward)
+        )
+        if not self._backward.any():
+            return state, forward, None
+        return state, forward, self._backward.take(last) - self._backward.take(first)
 
-    def passing(self, cost_kinds: tuple[int, ...]) -> Floats:
-        """Bytes that kinds of block need while an action of these cost kinds passes through them,
-        of shape (kinds, sizes)."""
-        if cost_kinds not in self._passing:
-            every = [self.model.held.passing[cost_kind] for cost_kind in cost_kinds]
-            self._passing[cost_kinds] = np.max(every, axis=0).T
-        return self._passing[cost_kinds]
+    def passing(self, cost_kinds: Sequence[tuple[int, ...]]) -> Floats:
+        """Bytes that kinds of block need while an action of some cost kinds passes through them, of
+        shape (kinds, different cost kinds, sizes)."""
+        passing = self.model.held.passing  # without what no plan of the model does
+        every = [
+            np.max([passing[kind] for kind in kinds if kind in passing], axis=0)
+            for kinds in cost_kinds
+        ]
+        return np.ascontiguousarray(np.array(every).transpose(2, 0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +292,9 @@ class _Needs:
     beside: Floats
     """Bytes that the rank's other stages need while an action passes through them."""
 
-    @property
-    def num_stages(self) -> int:
-        """The number of stages of each plan, in a group with one number."""
-        return int(self.stages[0]) if len(self.stages) else 0
-
     @classmethod
     def joined(cls, needs: Sequence[_Needs]) -> _Needs:
-        """The needs of several groups as one."""
+        """The needs of several parts as one."""
         ranks = max(len(need.share) for need in needs)
         per_plan = ("plans", "sizes", "stages", "lightest", "passing")
         per_stage = ("forward", "backward", "share", "beside")
@@ -249,20 +313,24 @@ class _Ranks:
 
     def __init__(self, sums: _Sums, plans: PlansToFit) -> None:
         self.sums, self.model, self.flights = sums, sums.model, plans.flights
-        flights = plans.flights
         # If more blocks never take fewer bytes, only the fullest situations matter.
-        self.in_flight = flights.counts if sums.frees else flights.fullest
+        self.in_flight = self.flights.counts if sums.frees else self.flights.fullest
         (self.may_fit,) = np.nonzero(self._may_fit(plans))
         self.plans = plans.taken(self.may_fit)
-        self.passing = sums.passing(flights.cost_kinds)[:, self.plans.sizes]
+        entry, plan = self.flights.entries.of(self.plans.flight)
+        passing = sums.passing(self.flights.cost_kinds)
+        self.passing = passing[:, self.flights.kinds[self.plans.flight], self.plans.sizes]
         """Bytes that blocks need while an action passes through them, of shape (kinds, plans)."""
-        self._holds, beside = self._loads()
-        first = flights.first_of_rank
-        self._by_rank = np.add.reduceat(self._holds, first, axis=1)
-        self._worst = np.maximum.reduceat(beside, first, axis=0)
+        leads = self.flights.leads[entry]
+        (first,) = np.nonzero(leads)
+        self._entry, self._rank = entry, np.cumsum(leads) - 1
+        self._holds, beside = self._loads(entry, plan)
+        self._by_rank = np.add.reduceat(self._holds, first, axis=1) if len(first) else self._holds
+        self._worst = np.maximum.reduceat(beside, first) if len(first) else beside
         self._fullest = self._by_rank.max(axis=0)
         room = self.model.room_bytes[self.plans.sizes]
-        self._over = (self._fullest + self._worst > room).any(axis=0)
+        self._over = np.zeros(len(self.plans.cut), np.bool_)
+        self._over[plan[first][self._fullest + self._worst > room[plan[first]]]] = True
 
     def as_cut(self) -> Indices:
         """The plans of which every rank fits."""
@@ -270,85 +338,91 @@ class _Ranks:
 
     def needs(self) -> _Needs:
         """The plans with a rank that does not fit, without those for which surely no cut fits."""
-        holds, by_rank, worst, fullest = self._holds, self._by_rank, self._worst, self._fullest
-        first, rank = self.flights.first_of_rank, self.flights.rank
+        flights = self.flights
         (over,) = np.nonzero(self._over)
-        flight = self.plans.flight[over]
-        if len(holds) == 1:
-            own = holds[0][:, over]
-            forward, backward = self.in_flight[:, 0][..., flight]
-        else:
-            situation = by_rank[..., over].argmax(axis=0)[rank]
-            own = np.take_along_axis(holds[..., over], situation[None], 0)[0]
-            every = np.arange(len(rank))[:, None]
-            forward, backward = self.in_flight[:, situation, every, flight]
+        stage, plan = flights.stages.of(self.plans.flight[over])
+        counts = flights.entries.count[self.plans.flight]
+        at = flights.homes[:, stage] + (np.cumsum(counts) - counts)[over][plan]
+        entry, rank = self._entry[at], self._rank[at]
+        situation = self._by_rank.argmax(axis=0)[rank]
+        forward, backward = self.in_flight[:, situation, entry]
         # Each of several stages of a rank may keep its share of the rank's memory.
-        share = own / np.maximum(fullest[:, over], 1.0)[rank]
-        besides = (worst[:, over] * self.flights.shares_its_rank[first, None])[rank]
-        return self._chosen(over, forward, backward, share, besides)
-
-    def _may_fit(self, plans: PlansToFit) -> Flags:
-        """Whether all ranks together have room for all blocks, if every rank has as few
-        microbatches in flight as the rank with fewest."""
-        least = self.in_flight[0].min(axis=(0, 1))[plans.flight]
-        needed = self.sums.state[plans.sizes] + self.sums.kept[plans.sizes] * least
-        copies = int(np.bincount(self.flights.stage).min())
-        return copies * needed <= self.flights.ranks * self.model.room_bytes[plans.sizes]
-
-    def _loads(self) -> tuple[Floats, Floats]:
-        """Bytes that entries hold, of shape (situations, entries, plans), and bytes that they need
-        while an action passes through them, of shape (entries, plans)."""
-        cut, stage = self.plans.cut, self.flights.stage
-        bounds = np.ascontiguousarray(self.plans.bounds.T)
-        before = self.sums.before[bounds]
-        present = (before[1:] > before[:-1])[stage]
-        beside = np.zeros((len(stage), len(cut)))
-        for kind, most in enumerate(self.passing):
-            (some,) = np.nonzero(present[..., kind].any(axis=1))
-            needed = np.where(present[some, :, kind][:, cut], most, 0.0)
-            beside[some] = np.maximum(beside[some], needed)
-        state, forward, backward = self.sums.of_stages(self.plans.sizes, bounds[:, cut])
-        holds = self.in_flight[0][..., self.plans.flight] * forward[stage]
-        if backward is not None:
-            holds += self.in_flight[1][..., self.plans.flight] * backward[stage]
-        holds += state[stage]
-        return holds, beside
-
-    def _chosen(
-        self, over: Indices, forward: Floats, backward: Floats, share: Floats, beside: Floats
-    ) -> _Needs:
-        """The needs of the plans `over` that are not ruled out. The other arguments have the shape
-        (entries, plans); see `_Needs`."""
-        entries = self.flights.entries
-        (may,) = np.nonzero(self._have_room(over, forward, backward, share, beside))
-        every = np.stack([each[:, may].T for each in (forward, backward, share, beside)])
-        by_stage = np.moveaxis(every[:, :, entries], 2, 1)
+        share = self._holds[situation, at] / np.maximum(self._fullest, 1.0)[rank]
+        beside = self._worst[rank] * flights.shares_its_rank[entry]
+        stages = (forward, backward, share, beside)
+        may = self._have_room(over, plan, *stages)
+        (kept,) = np.nonzero(may[plan])
         plans = self.plans.taken(over[may])
         return _Needs(
             self.may_fit[over[may]],
             plans.sizes,
-            np.full(len(may), entries.shape[1]),
-            _heaviest(self.model.weights[plans.sizes], plans.bounds[plans.cut]),
+            flights.stages.count[plans.flight],
+            self._heaviest(plans),
             self.passing[:, over[may]].T,
-            *by_stage.reshape(4, len(entries), -1),
+            *(each[:, kept] for each in stages),
         )
 
+    def _may_fit(self, plans: PlansToFit) -> Flags:
+        """Whether all ranks together have room for all blocks, if every rank has as few
+        microbatches in flight as the rank with fewest."""
+        flights, first = self.flights, self.flights.entries.first
+        least = np.minimum.reduceat(self.in_flight[0].min(axis=0), first)[plans.flight]
+        needed = self.sums.state[plans.sizes] + self.sums.kept[plans.sizes] * least
+        ranks = np.add.reduceat(flights.leads.astype(np.int64), first)[plans.flight]
+        return flights.copies[plans.flight] * needed <= ranks * self.model.room_bytes[plans.sizes]
+
+    def _loads(self, entry: Indices, plan: Indices) -> tuple[Floats, Floats]:
+        """Bytes that entries hold, of shape (situations, entries), and bytes that they need while
+        an action passes through them, given the numbers of the entries and of their plans."""
+        at = self.plans.cut[plan] + self.flights.stage[entry]
+        begin, end = self.plans.bounds[at], self.plans.bounds[at + 1]
+        beside = np.zeros(len(entry))
+        for before, most in zip(self.sums.before.T, self.passing, strict=True):
+            needed = np.where(before[end] > before[begin], most[plan], 0.0)
+            np.maximum(beside, needed, out=beside)
+        state, forward, backward = self.sums.of_stages(self.plans.sizes[plan], begin, end)
+        holds = self.in_flight[0][:, entry] * forward
+        if backward is not None:
+            holds += self.in_flight[1][:, entry] * backward
+        holds += state
+        return holds, beside
+
     def _have_room(
-        self, over: Indices, forward: Floats, backward: Floats, share: Floats, beside: Floats
+        self,
+        over: Indices,
+        plan: Indices,
+        forward: Floats,
+        backward: Floats,
+        share: Floats,
+        beside: Floats,
     ) -> Flags:
-        """Whether the blocks of every frequent kind would fit if there were no other blocks."""
-        held, sizes = self.model.held, self.plans.sizes[over]
+        """Whether the blocks of every frequent kind of the plans `over` would fit if there were no
+        other blocks. `plan` has the place in `over` of each stage; of the rest see `_Needs`."""
         found = np.ones(len(over), np.bool_)
-        for kind in () if self.sums.frees else self.sums.frequent:
+        if self.sums.frees or not len(over):
+            return found
+        held, sizes = self.model.held, self.plans.sizes[over][plan]
+        (first,) = np.nonzero(np.diff(plan, prepend=-1))
+        for kind in self.sums.frequent:
             need = held.state[sizes, kind] + forward * held.after_forward[sizes, kind]
             need += backward * held.after_backward[sizes, kind]
-            free = share * (
-                self.model.room_bytes[sizes] - np.maximum(beside, self.passing[kind, over])
-            )
-            room = np.floor(free / np.maximum(need, TINY) * (1 + RELATIVE_ERROR))
-            room = np.maximum(room[self.flights.entries].min(axis=0), 0.0)
-            found &= room.sum(axis=0) >= self.sums.before[-1, kind]
+            passing = self.passing[kind, over][plan]
+            free = share * (self.model.room_bytes[sizes] - np.maximum(beside, passing))
+            room = np.floor(free / np.maximum(need, TINY) * (1 + RELATIVE_ERROR)).min(axis=0)
+            rooms = np.add.reduceat(np.maximum(room, 0.0), first)
+            found &= rooms >= self.sums.before[-1, kind]
         return found
+
+    def _heaviest(self, plans: PlansToFit) -> Floats:
+        """The weight of the heaviest stage of each plan."""
+        if not len(plans.cut):
+            return np.zeros(0)
+        counts = self.flights.stages.count[plans.flight]
+        at, plan = Runs(plans.cut, counts).of(np.arange(len(counts)))
+        blocks = plans.sizes[plan] * len(self.sums.before)
+        weight = self.sums.weight.take(blocks + plans.bounds[at + 1])
+        weight -= self.sums.weight.take(blocks + plans.bounds[at])
+        return np.maximum.reduceat(weight, np.cumsum(counts) - counts)
 
 
 class _Search:
@@ -456,18 +530,13 @@ class _Search:
         return fits, begins, heaviest
 
 
-def _heaviest(weights: Weights, bounds: Cuts) -> Floats:
-    prefix = np.zeros((len(weights), weights.shape[1] + 1))
-    np.cumsum(weights, axis=1, out=prefix[:, 1:])
-    return np.diff(np.take_along_axis(prefix, bounds, 1), axis=1).max(axis=1, initial=0.0)
-
-
 __all__ = [
     "BlockBytes",
     "BlocksToCut",
     "FittedPlans",
     "InFlight",
     "PlansToFit",
+    "Runs",
     "fit_as_cut",
     "fitted_bounds",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from distir.simulation.cutting.fitting import (
     BlocksToCut,
     InFlight,
     PlansToFit,
+    Runs,
     fit_as_cut,
     fitted_bounds,
 )
@@ -59,16 +60,12 @@ elsewhere."""
 Partition = tuple[int, Bounds]
 """The number of a shape, and the bounds of its stages."""
 
-
-NONE: Indices = np.zeros(0, np.int64)
-
 NO_ORDER = 0
 """The number of no order among all orders."""
 
 
 class Arrangements:
-    """Arrangements, sorted by their program sizes. A *family* of arrangements has one shape and the
-    same cost kinds."""
+    """Arrangements, sorted by their program sizes."""
 
     def __init__(
         self,
@@ -83,23 +80,11 @@ class Arrangements:
         """The last four have a number for each arrangement; of `orders`, the first is None."""
         self.shapes, self.size, self.shape = shapes, size, shape
         self.orders, self.order = orders, order
-        first, pair = distinct(shape * max(1, len(flights)) + flight)
-        members: dict[tuple[int, tuple[int, ...]], list[PeakInFlight]] = {}
-        family: list[int] = []
-        member: list[int] = []
-        for own, number in zip(shape[first].tolist(), flight[first].tolist(), strict=True):
-            key = (int(own), flights[int(number)].cost_kinds)
-            alike = members.setdefault(key, [])
-            family.append(list(members).index(key))
-            member.append(len(alike))
-            alike.append(flights[int(number)])
-        self.family, self.member = (np.array(each, np.int64)[pair] for each in (family, member))
-        """The family of each arrangement, and the number of its schedule in that family."""
+        self.flight, self.flights = flight, InFlight.of(flights)
+        """The number of each one's schedule, and the microbatches in flight under schedules."""
         sets = np.array([sum(1 << kind for kind in each.cost_kinds) for each in flights], np.uint8)
         self.cost_kinds = sets[flight]
         """The cost kinds of each arrangement's actions, as a set: the sum of all `1 << kind`."""
-        self.families = [(own, InFlight.of(alike)) for (own, _), alike in members.items()]
-        """The shape of each family, and the microbatches in flight under its schedules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +181,11 @@ class StageCuts:
     def _fit(self, model: BlocksToCut, cut: _Cut) -> tuple[Indices, Indices]:
         """Gives arrangements that do not fit as they are cut, but with another cut, that one;
         returns those that fit as they are cut, and those with another cut."""
-        groups = list(cut.to_fit(np.arange(len(cut.number)), cut.number))
-        found = fitted_bounds(model, [plans for _, plans in groups])
-        as_cut, every = [NONE], [NONE]
-        for (some, _), fitted in zip(groups, found, strict=True):
-            as_cut.append(some[fitted.as_cut])
-            moved = some[fitted.moved]
-            cut.number[moved] = cut.numbered(moved, map(tuple, fitted.bounds.tolist()))
-            every.append(moved)
-        return np.concatenate(as_cut), np.concatenate(every)
+        some, plans = cut.to_fit(np.arange(len(cut.number)), cut.number)
+        found = fitted_bounds(model, plans)
+        moved = some[found.moved]
+        cut.number[moved] = cut.numbered(moved, found.bounds)
+        return some[found.as_cut], moved
 
     def _refining(
         self,
@@ -361,30 +342,24 @@ class _Cut:
         partitions = list(self.partitions)
         return [partitions[int(number)][1] for number in self.number[some]]
 
-    def to_fit(self, some: Indices, number: Indices) -> Iterator[tuple[Indices, PlansToFit]]:
-        """Some arrangements with the partitions `number`, those of a family together, except those
-        with a single stage."""
+    def to_fit(self, some: Indices, number: Indices) -> tuple[Indices, PlansToFit]:
+        """Some arrangements with the partitions `number`, except those with a single stage."""
+        flights, flight = self.every.flights, self.every.flight[self.arrangements[some]]
+        several = flights.stages.count[flight] > 1
+        own = some[several]
         partitions = list(self.partitions)
-        for family, places in _grouped(self.every.family[self.arrangements[some]]):
-            own = some[places]
-            first, cut = distinct(number[own])
-            bounds = np.array([partitions[int(each)][1] for each in number[own[first]]])
-            if bounds.shape[1] > len(("begin", "end")):
-                flights = self.every.families[family][1]
-                member = self.every.member[self.arrangements[own]]
-                yield own, PlansToFit(bounds, cut, self.mix[own], flights, member)
+        first, cut = distinct(number[own])
+        bounds = [partitions[place][1] for place in map(int, number[own[first]])]
+        begins = Runs.of_counts([*map(len, bounds)]).first
+        flat = np.array([*chain.from_iterable(bounds)], np.int64)
+        return own, PlansToFit(flat, begins[cut], self.mix[own], flights, flight[several])
 
-    def with_bounds(
-        self, some: Indices, bounds: NDArray[np.int64]
-    ) -> Iterator[tuple[Indices, PlansToFit]]:
-        """Arrangements with these bounds, those of a family together, by their positions among
-        `some`."""
-        arrangements = self.arrangements[some]
-        for family, places in _grouped(self.every.family[arrangements]):
-            flights, member = self.every.families[family][1], self.every.member[arrangements]
-            own = np.arange(len(places))
-            mix = self.mix[some[places]]
-            yield places, PlansToFit(bounds[places], own, mix, flights, member[places])
+    def with_bounds(self, some: Indices, bounds: NDArray[np.int64]) -> PlansToFit:
+        """Some arrangements with these bounds, of shape (arrangements, stages + 1)."""
+        plans, width = bounds.shape
+        flights, flight = self.every.flights, self.every.flight[self.arrangements[some]]
+        begins = np.arange(plans, dtype=np.int64) * width
+        return PlansToFit(bounds.ravel(), begins, self.mix[some], flights, flight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,20 +412,17 @@ class _Refining:
         number = cut.number.copy()
         number[some] = np.array(cut.numbered(own, bounds))[which]
         changed = some[number[some] != cut.number[some]]
-        stay = [NONE]
-        for places, plans in cut.to_fit(changed, number):
-            (chosen,) = fit_as_cut(self.model, [plans])
-            cut.number[places[chosen]] = number[places[chosen]]
-            stay.append(np.delete(places, chosen))
-        self.short = np.concatenate([*stay, self.short])
+        places, plans = cut.to_fit(changed, number)
+        chosen = fit_as_cut(self.model, plans)
+        cut.number[places[chosen]] = number[places[chosen]]
+        self.short = np.concatenate([np.delete(places, chosen), self.short])
 
     def fit(self, places: Indices, bounds: NDArray[np.int64]) -> Flags:
         """Which of those that are short of memory, given by their positions among them, fit with
         these bounds."""
         found = np.zeros(len(places), np.bool_)
-        for own, plans in self.cut.with_bounds(self.short[places], bounds):
-            (chosen,) = fit_as_cut(self.model, [plans])
-            found[own[chosen]] = True
+        plans = self.cut.with_bounds(self.short[places], bounds)
+        found[fit_as_cut(self.model, plans)] = True
         return found
 
     def order(self, some: Indices) -> Indices:

@@ -81,14 +81,14 @@ class StageCut:
         shape = (self.flight.stages_of_ranks, self.chunks)
         rounded = rounded_weights(self._weights())
         (bounds,) = known.balanced.bounds(rounded, [shape], alone, alone)
-        (fitted,) = fitted_bounds(self._model(), [self._to_fit(np.array([bounds]))])
-        if len(fitted.moved):
-            return BalancedStages(tuple(fitted.bounds[0].tolist()), fits=True, moved=True)
+        fitted = fitted_bounds(self._model(), self._to_fit(np.array([bounds])))
+        if fitted.bounds:
+            return BalancedStages(fitted.bounds[0], fits=True, moved=True)
         return BalancedStages(bounds, fits=bool(len(fitted.as_cut)), moved=False)
 
     def _fit(self, some: Indices, bounds: NDArray[np.int64]) -> Flags:
         """Whether the plan fits with each of several bounds, and leaves `SPARE_BYTES`."""
-        (as_cut,) = fit_as_cut(self._model(1 - SPARE_BYTES), [self._to_fit(bounds)])
+        as_cut = fit_as_cut(self._model(1 - SPARE_BYTES), self._to_fit(bounds))
         return np.isin(np.arange(len(bounds)), as_cut)
 
     def _share(self) -> Floats:
@@ -140,7 +140,8 @@ class StageCut:
         """The plan with each of several bounds."""
         alone = np.zeros(len(bounds), np.int64)
         flights = InFlight.of([self.flight])
-        return PlansToFit(bounds, np.arange(len(bounds)), alone, flights, alone)
+        begins = np.arange(len(bounds)) * bounds.shape[1]
+        return PlansToFit(bounds.ravel(), begins, alone, flights, alone)
 
 
 __all__ = ["BalancedStages", "StageCut"]
