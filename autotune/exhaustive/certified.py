@@ -138,8 +138,8 @@ FAMILY = ("axes", "sequence_parallel", "cp_exchange", "expert_order", "etp", "pl
 """Choices that strategies have in common whose bounds are found together, at first."""
 RECOMPUTED = ("recompute", "recompute_every", "recompute_layers")
 """Choices that they have in common, too, when more is said of them than of families."""
-ALIKE = (*FAMILY, *RECOMPUTED, "zero", "keep_gathered", "offload")
-"""Choices that strategies have in common whose programs are nearly alike."""
+SHARED = (*FAMILY, "zero", "offload")
+"""Choices that strategies have in common whose equal blocks have programs in common."""
 DEGREES = ("dp", "tp", "cp", "ep")
 """Degrees of which strategies bounded together at first have the same ones above 1."""
 
@@ -301,8 +301,7 @@ class _Search:
         leaves = self.tree.tree.leaves_below(self._shaped)[nodes]
         whole = _Part(_Stage.PRODUCTS, table, begun.taken(which), leaves, nodes)
         kept = np.isin(table.column("keep_gathered"), KEEPS_ACTIVATIONS)
-        degrees = (table.column(name) > 1 for name in DEGREES)
-        alike = [table.distinct(FAMILY)[1], kept, *degrees]
+        alike = [table.distinct(FAMILY)[1], kept, *_split_over(table)]
         yield from _split(whole, alike)
 
     def _strategies(self, codes: Mapping[str, Codes], count: int) -> Strategies:
@@ -367,11 +366,13 @@ class _Search:
 
     def _order(self, part: _Part) -> Indices:
         """The order in which strategies are looked at: the most promising ones first; or, if all
-        have to be looked at anyway, those whose programs are alike together."""
-        keys = self._keys(part)
+        have to be looked at anyway, those together whose blocks have programs in common."""
+        table, keys = part.table, self._keys(part)
         if not self._knows:
             return np.argsort(keys, kind="stable")
-        first, alike = part.table.distinct(ALIKE)
+        kept = np.isin(table.column("keep_gathered"), KEEPS_PARAMETERS)
+        sharded = table.column("zero_degree") > 0
+        first, alike = _alike([table.distinct(SHARED)[1], kept, sharded, *_split_over(table)])
         best = np.full(len(first), inf)
         np.minimum.at(best, alike, keys)
         return np.lexsort((keys, alike, best[alike]))
@@ -473,13 +474,24 @@ def _quickest(bounds: ManyBounds, begins: Indices) -> Indices:
     return np.lexsort((bounds.seconds, group))[begins]
 
 
+def _split_over(table: Strategies) -> list[NDArray[np.bool_]]:
+    """By degree whether each strategy has it above 1."""
+    return [table.column(name) > 1 for name in DEGREES]
+
+
+def _alike(by: Sequence[NDArray[Any]]) -> tuple[Indices, Indices]:
+    """The distinct rows (`distinct_codes`) of a table with these columns of numbers, which are not
+    negative."""
+    columns = ((each, 1 + int(each.max(initial=0))) for each in by)
+    return distinct_codes(columns, len(by[0]))
+
+
 def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
     """Splits a part into groups of strategies that have equal numbers in all of `by`, which are not
     negative."""
     if not len(part.table):
         return
-    columns = ((each, 1 + int(each.max())) for each in by)
-    first, which = distinct_codes(columns, len(part.table))
+    first, which = _alike(by)
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=len(first)))
     for own in np.split(order, ends[:-1]):
