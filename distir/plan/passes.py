@@ -164,16 +164,26 @@ def apart(ops: Composed) -> Composed:
 
 
 def block_passes(
-    programs: Sequence[BlockProgram], splits_backward: bool = False, *, steady: bool = False
+    programs: Sequence[BlockProgram], splits_backward: bool = False
 ) -> tuple[BlockPasses, ...]:
     """What the blocks of a stage add to its passes, from first to last; to the parts of the
-    backward pass only if it `splits_backward`. `steady`: see `segments`."""
+    backward pass only if it `splits_backward`."""
+    return by_block(stage_passes(programs, splits_backward))
+
+
+def stage_passes(
+    programs: Sequence[BlockProgram], splits_backward: bool = False
+) -> list[tuple[Segment, ...]]:
+    """The passes of a stage with these blocks, by kind of action; those of the parts of the
+    backward pass only if it `splits_backward`."""
     kinds = range(COST_KINDS) if splits_backward else (FORWARD, BACKWARD)
-    passes = (segments(programs, kind, steady=steady) for kind in kinds)
-    each = (
-        own[::-1] if is_reversed(kind) else own for kind, own in zip(kinds, passes, strict=True)
-    )
-    return tuple(zip(*each, strict=True))
+    return [segments(programs, kind) for kind in kinds]
+
+
+def by_block(every: Sequence[tuple[Segment, ...]]) -> tuple[BlockPasses, ...]:
+    """The passes of a stage block by block, from first to last."""
+    ordered = (own[::-1] if is_reversed(own[0].kind) else own for own in every)
+    return tuple(zip(*ordered, strict=True))
 
 
 def is_reversed(kind: int) -> bool:
@@ -184,11 +194,8 @@ def is_reversed(kind: int) -> bool:
 def segments(
     programs: Sequence[BlockProgram], kind: int, *, steady: bool = False
 ) -> tuple[Segment, ...]:
-    """A pass of a stage with these blocks, in the order in which it runs.
-
-    `steady`: as the pass is between equal ones. Its last block gathers for the first block of the
-    next pass, and its first block finds gathered what it reads.
-    """
+    """A pass of a stage with these blocks, in the order in which it runs. `steady`: see
+    `between_equal`."""
     ordered = programs[::-1] if is_reversed(kind) else programs
     gathering = [program if program.in_action(kind).gathers else None for program in ordered]
     found: list[Segment] = []
@@ -206,9 +213,16 @@ def segments(
                 lands=program.hosted is None or kind != FORWARD or place + 1 == len(ordered),
             )
         )
-    if steady and found[0].own_gathers:
-        found[0] = replace(found[0], first=False)
-        found[-1] = replace(found[-1], following=found[0].program)
+    return between_equal(tuple(found)) if steady else tuple(found)
+
+
+def between_equal(alone: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """A pass as it is between equal ones: its last block gathers for the first block of the next
+    pass, and its first block finds gathered what it reads."""
+    if not alone[0].own_gathers:
+        return alone
+    found = [replace(alone[0], first=False), *alone[1:]]
+    found[-1] = replace(found[-1], following=alone[0].program)
     return tuple(found)
 
 
@@ -222,8 +236,11 @@ __all__ = [
     "Composed",
     "Segment",
     "apart",
+    "between_equal",
     "block_passes",
+    "by_block",
     "composed",
     "is_reversed",
     "segments",
+    "stage_passes",
 ]

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from distir.arrays import Indices
 from distir.plan import BlockProgram
-from distir.plan.passes import Segment
+from distir.plan.passes import BlockPasses, Segment, is_reversed
 from distir.schedules import COST_KINDS, FORWARD
 from distir.simulation.pricing.chains import PassCost
 from distir.simulation.pricing.memory import MemoryEffect
-from distir.simulation.pricing.repeats import Count, RepeatedBlocks
+from distir.simulation.pricing.repeats import Count, RepeatedBlocks, joined, require_even
 from distir.simulation.pricing.state import StateBytes
 from distir.simulation.pricing.tied import ChargedElsewhere
 
@@ -89,6 +89,21 @@ class UnpricedStage:
         for end, count in self.ends:
             state = state.plus(end.state.at(self.size_numbers), count)
         return state
+
+
+def in_action(
+    blocks: Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]], kind: int
+) -> list[RepeatedBlocks[tuple[Segment, StepEnd]]]:
+    """The blocks of a stage in the order in which actions of a cost kind visit them; patterns that
+    differ only in other actions are one. Raises `Uneven` if a pattern has copies in some stages
+    only."""
+    own = [(tuple((passes[kind], end) for passes, end in each), count) for each, count in blocks]
+    if is_reversed(kind):
+        own = [(pattern[::-1], count) for pattern, count in reversed(own)]
+    found = joined(own)
+    for _, count in found:
+        require_even(count)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +181,5 @@ __all__ = [
     "StepEnd",
     "UnpricedStage",
     "action_seconds",
+    "in_action",
 ]

@@ -23,10 +23,12 @@ from distir.plan.passes import (
     Composed,
     Segment,
     apart,
+    between_equal,
     block_passes,
+    by_block,
     composed,
-    is_reversed,
     segments,
+    stage_passes,
 )
 from distir.schedules import (
     BACKWARD,
@@ -49,13 +51,7 @@ from distir.simulation.pricing.chains import (
 from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
 from distir.simulation.pricing.instructions import COMPUTE, Instruction, Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
-from distir.simulation.pricing.repeats import (
-    RepeatedBlocks,
-    joined,
-    mapped,
-    repeated_blocks,
-    require_even,
-)
+from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
 from distir.simulation.pricing.stage_cost import (
     BlockPass,
     ChargedBlock,
@@ -64,6 +60,7 @@ from distir.simulation.pricing.stage_cost import (
     StageCost,
     StepEnd,
     UnpricedStage,
+    in_action,
 )
 from distir.simulation.pricing.state import StateBytes, state_bytes
 from distir.simulation.pricing.tied import ChargedElsewhere
@@ -423,18 +420,18 @@ class StagePricer:
             chain: Sequence[ChargedBlock],
         ) -> list[tuple[BlockPasses, BlockPasses, StepEnd]]:
             programs = [program for program, _ in chain]
-            held = block_passes(programs, splits)
-            timed = block_passes(programs, splits, steady=True)
+            held = stage_passes(programs, splits)
+            timed = [between_equal(each) for each in held]
             if not waits_for_gathers:
-                timed = [tuple(each.without_gathers for each in passes) for passes in timed]
+                timed = [tuple(each.without_gathers for each in own) for own in timed]
             ends = (self._step_end(program, pricing, away) for program, away in chain)
-            return list(zip(held, timed, ends, strict=True))
+            return list(zip(by_block(held), by_block(timed), ends, strict=True))
 
         chain = mapped(blocks, with_passes)
         held = [(tuple(each for each, _, _ in pattern), count) for pattern, count in chain]
         timed = [(tuple((each, end) for _, each, end in pattern), n) for pattern, n in chain]
         return UnpricedStage(
-            actions={kind: _in_action(timed, kind) for kind in cost_kinds},
+            actions={kind: in_action(timed, kind) for kind in cost_kinds},
             memory=self._memory.stage(held, size_numbers, cost_kinds) if waits_for_gathers else {},
             sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
             sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
@@ -592,20 +589,6 @@ def price_together(asked: Sequence[ToPrice]) -> list[tuple[list[StageCost], list
     for (_, number, *_), own in zip(every, found, strict=True):
         costs[number].append(own)
     return [each.costs(own) for each, own in zip(asked, costs, strict=True)]
-
-
-def _in_action(
-    blocks: Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]], kind: int
-) -> list[RepeatedBlocks[tuple[Segment, StepEnd]]]:
-    """The blocks of a stage in the order in which actions of a cost kind visit them, where what
-    differs in others is one pattern. Raises `Uneven` if stages lack different patterns."""
-    own = [(tuple((passes[kind], end) for passes, end in each), count) for each, count in blocks]
-    if is_reversed(kind):
-        own = [(pattern[::-1], count) for pattern, count in reversed(own)]
-    found = joined(own)
-    for _, count in found:
-        require_even(count)
-    return found
 
 
 def _host_seconds(instructions: Iterable[Instruction]) -> float:
