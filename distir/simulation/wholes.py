@@ -21,9 +21,10 @@ from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, S
 from distir.simulation.pricing.instructions import COMPUTE, Pricing
 from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
 from distir.simulation.pricing.stage_cost import ChargedBlock, StageCost, UnpricedStage
-from distir.simulation.pricing.stages import LINKS, StagePricer, ToPrice, price_together
+from distir.simulation.pricing.stages import LINKS, StagePricer
 from distir.simulation.pricing.state import state_bytes
 from distir.simulation.pricing.tied import charged_elsewhere_in_stage
+from distir.simulation.pricing.to_price import ToPrice, price_together
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import KEEPS_PARAMETERS
 

@@ -15,7 +15,8 @@ from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind
 from distir.simulation.many.shared_rows import SharedRows
 from distir.simulation.many.stage_rows import StageRows
-from distir.simulation.pricing.stages import StagePricer, ToPrice, price_together
+from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.pricing.to_price import ToPrice, price_together
 
 
 class StageAdder:

@@ -15,7 +15,7 @@ from distir.simulation.pricing.stage_table import (
     columns_of_pair,
     held_columns_of,
 )
-from distir.simulation.pricing.stages import ToPrice
+from distir.simulation.pricing.to_price import ToPrice
 
 if TYPE_CHECKING:
     from distir.arrays import Floats, Indices

@@ -48,7 +48,7 @@ from distir.simulation.pricing.chains import (
     Pass,
     PassCost,
 )
-from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
+from distir.simulation.pricing.chains_many import ManyChainScheduler
 from distir.simulation.pricing.instructions import COMPUTE, Instruction, Pricing
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
@@ -64,6 +64,7 @@ from distir.simulation.pricing.stage_cost import (
 )
 from distir.simulation.pricing.state import StateBytes, state_bytes
 from distir.simulation.pricing.tied import ChargedElsewhere
+from distir.simulation.pricing.to_price import ToPrice
 from distir.simulation.pricing.turns import turns
 from distir.workload import Workload
 
@@ -551,46 +552,6 @@ class StagePricer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ToPrice:
-    """Stages and overlapped pairs whose passes are known, but not how long they take."""
-
-    pricer: StagePricer
-    pricing: Pricing
-    stages: Sequence[UnpricedStage]
-    chains: Sequence[Sequence[BlockChain]]
-    """By cost kind, the passes of the stages that have it; and then those of the pairs."""
-
-    def costs(self, costs: Sequence[Sequence[ChainCost]]) -> tuple[list[StageCost], list[PassCost]]:
-        """The costs of the stages and of the pairs, given those of their chains."""
-        *of_kinds, of_pairs = (
-            zip(*both, strict=True) for both in zip(self.chains, costs, strict=True)
-        )
-        priced = [
-            self.pricer.priced_stage(
-                stage, {kind: next(of_kinds[kind]) for kind in stage.actions}, self.pricing
-            )
-            for stage in self.stages
-        ]
-        return priced, [cost.cost for _, cost in of_pairs]
-
-
-def price_together(asked: Sequence[ToPrice]) -> list[tuple[list[StageCost], list[PassCost]]]:
-    """The costs of what several pricers of one cost model have to price, each at many program
-    sizes; what is alike is scheduled once."""
-    every = [
-        (kind, number, each.pricer.many_chains, chains)
-        for number, each in enumerate(asked)
-        for kind, chains in enumerate(each.chains)
-    ]
-    every.sort(key=lambda each: each[:2])
-    costs: list[list[list[ChainCost]]] = [[] for _ in asked]
-    found = run_together([each[2:] for each in every])
-    for (_, number, *_), own in zip(every, found, strict=True):
-        costs[number].append(own)
-    return [each.costs(own) for each, own in zip(asked, costs, strict=True)]
-
-
 def _host_seconds(instructions: Iterable[Instruction]) -> float:
     """Seconds of copies between a device and its host."""
     return sum(each.seconds for each in instructions if each.stream == HOST)
@@ -606,4 +567,4 @@ def _total_bytes(values: Sequence[Value]) -> float:
     return sum(value.type.size_bytes for value in values)
 
 
-__all__ = ["StagePricer", "ToPrice", "price_together"]
+__all__ = ["LINKS", "StagePricer"]
