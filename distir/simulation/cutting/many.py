@@ -460,7 +460,7 @@ def _refine_short_of_memory(known_cuts: KnownCuts, every: Sequence[_Refining]) -
                 found[own] = each.fit(places[own] - first[number], bounds[own])
         return found
 
-    bounds = known_cuts.refined.fitting(*_to_refine(every, owns), fit)
+    bounds = known_cuts.refined.moved(*_to_refine(every, owns), fit)
     for each, own in zip(every, owns, strict=True):
         if len(own):
             each.cut.number[own] = each.cut.numbered(own, bounds[: len(own)])

@@ -72,7 +72,7 @@ class StageCut:
             (refined,) = known.refined.bounds(*plan)
             if refined == bounds or self._fit(alone, np.array([refined])).all():
                 return refined
-        (refined,) = known.refined.fitting(*plan, self._fit)
+        (refined,) = known.refined.moved(*plan, self._fit)
         return refined
 
     def balanced(self, known: KnownCuts) -> BalancedStages:

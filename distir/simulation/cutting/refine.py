@@ -158,27 +158,14 @@ class RefinedCuts:
         if missing:
             places = np.array([*missing.values()])
             own = [bounds[place] for place in missing.values()]
-            refined = self._refined(rounded, orders, rows[places], which[places], own)
+            refined = self.moved(rounded, orders, rows[places], which[places], own)
             self._known |= zip(missing, refined, strict=True)
         found = [self._known[key] for key in keys]
         for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):
             del self._known[key]
         return found
 
-    def fitting(
-        self,
-        rounded: Indices,
-        orders: Sequence[Order | None],
-        rows: Indices,
-        which: Indices,
-        bounds: Sequence[Bounds],
-        fit: Fit,
-    ) -> list[Bounds]:
-        """`bounds` of plans that are short of memory, by moves after which they fit. As they hold
-        different bytes, hardly two have the same cut, and none is kept."""
-        return self._refined(rounded, orders, rows, which, bounds, fit)
-
-    def _refined(
+    def moved(
         self,
         rounded: Indices,
         orders: Sequence[Order | None],
@@ -187,7 +174,10 @@ class RefinedCuts:
         bounds: Sequence[Bounds],
         fit: Fit | None = None,
     ) -> list[Bounds]:
-        """Plans with equally many stages are refined together."""
+        """The bounds of the stages of plans after all moves, or after moves with which they `fit`:
+        plans that are short of memory hold different bytes, hardly two have the same cut, and none
+        is kept. See `bounds` for the other arguments. Plans with equally many stages are refined
+        together."""
         sums = np.zeros((len(rounded), rounded.shape[-1] + 1, *rounded.shape[1:-1]))
         np.cumsum(np.moveaxis(rounded, -1, 1), axis=1, out=sums[:, 1:])
         used = [*map(int, np.unique(which))]

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from distir.arrays import Flags
 from distir.cost.amounts import Divergence
-from distir.simulation.cutting.many import (
-    refine,
-)
+from distir.simulation.cutting.many import refine
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.kind_rows import KindRows
 from distir.simulation.many.priced_programs import PricedPrograms
