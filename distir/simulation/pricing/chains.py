@@ -19,12 +19,12 @@ from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from distir.simulation.pricing.repeats import RepeatedBlocks
 from distir.simulation.pricing.timeline import (
     LONG_AGO,
-    ManyMoments,
     Moments,
     Start,
     latest_of,
     pass_moments,
 )
+from distir.simulation.pricing.timeline_many import FormStep, PassForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +102,16 @@ class Pass:
         return not awaited.issuperset(self.outputs)
 
     @cached_property
-    def form(self) -> object:
-        """Equal for passes that differ in their seconds alone: the streams of their instructions,
-        and what each reads and makes, where values are numbered."""
+    def form(self) -> PassForm:
+        """What the pass has in common with those that differ in their seconds alone."""
         numbers: dict[object, int] = {}
 
         def number(value: object) -> int:
             return numbers.setdefault(value, len(numbers))
 
         inputs = tuple(map(number, self.inputs))
-        instructions = tuple(
-            (
+        steps = tuple(
+            FormStep(
                 each.stream,
                 each.after_compute,
                 tuple(numbers[value] for value in each.reads if value in numbers),
@@ -120,7 +119,7 @@ class Pass:
             )
             for each in self.instructions
         )
-        return inputs, instructions, tuple(map(number, self.outputs))
+        return PassForm(inputs, steps, tuple(map(number, self.outputs)), self.handed_times)
 
     @cached_property
     def streams(self) -> frozenset[str]:
@@ -140,28 +139,16 @@ class Pass:
     def moments(self, start: Start) -> Moments:
         """The times of the pass, as delays after the times at its start."""
         if start not in self._moments:
-            self._moments[start] = self._found_moments(start)
+            outputs = [
+                self.outputs[self.handed_times.index(number)]
+                for number in range(len(set(self.handed_times)))
+            ]
+            found = pass_moments(self.instructions, self.inputs, outputs, start)
+            self._moments[start] = found
         return self._moments[start]
-
-    def many_moments(self, start: Start) -> ManyMoments:
-        """`moments` where seconds have one number per program size."""
-        if start not in self._many_moments:
-            self._many_moments[start] = ManyMoments.of(self._found_moments(start))
-        return self._many_moments[start]
-
-    def _found_moments(self, start: Start) -> Moments:
-        outputs = [
-            self.outputs[self.handed_times.index(number)]
-            for number in range(len(set(self.handed_times)))
-        ]
-        return pass_moments(self.instructions, self.inputs, outputs, start)
 
     @cached_property
     def _moments(self) -> dict[Start, Moments]:
-        return {}
-
-    @cached_property
-    def _many_moments(self) -> dict[Start, ManyMoments]:
         return {}
 
     @cached_property

@@ -179,15 +179,14 @@ def _drifting_times(pattern: Pattern, start: Start) -> tuple[Flags, Flags]:
     alone[: streams + 1] = True
     unused = alone.copy()
     for each in pattern.passes:
-        moments = each.many_moments(start)
-        named = {number for made in moments.border for _, number in made}
-        named.update(begin for begin, _ in moments.waits)
-        named.update(number for _, awaited in moments.waits for _, number in awaited)
+        walk = each.walk(start)
+        made = {row for causes in walk.border for row in causes.values()}
+        ends = made.union(walk.streams.values())
         for time in range(streams + 1):
-            number = moments.streams[start.streams[time]] if time < streams else -1
-            others = (after for at, after in enumerate(moments.after) if at != number)
-            alone[time] &= number not in named and all(time not in after for after in others)
-            unused[time] &= number < 0 or set(moments.after[number]) == {time}
+            end = walk.streams[start.streams[time]] if time < streams else -1
+            others = (walk.depends[row] >> time & 1 for row in ends if row != end)
+            alone[time] &= end not in made and not any(others)
+            unused[time] &= end < 0 or walk.depends[end] == 1 << time
     return alone, alone & unused
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from distir.arrays import Floats, Indices
 from distir.cost.amounts import is_positive
 from distir.simulation.pricing.chains import BlockChain, Pass
-from distir.simulation.pricing.instructions import Instruction
+from distir.simulation.pricing.timeline_many import ManyPass
 
 FEW_COPIES = 3
 """A pattern with at most this many copies, equally many in all chains, is scheduled copy by copy
@@ -37,7 +37,7 @@ class _Own:
 class Pattern:
     """A pattern of passes, whose seconds are those of one or of several patterns."""
 
-    passes: tuple[Pass, ...]
+    passes: tuple[ManyPass, ...]
     launch_seconds: tuple[Any, ...]
     """Per pass, the seconds in which the host launches it."""
     settling_seconds: tuple[Any, ...]
@@ -111,24 +111,17 @@ def _together(patterns: Sequence[_Own], num_sizes: Sequence[int]) -> Pattern:
     )
 
 
-def _side_by_side(passes: Sequence[Pass], num_sizes: Sequence[int]) -> Pass:
+def _side_by_side(passes: Sequence[Pass], num_sizes: Sequence[int]) -> ManyPass:
     """Passes of one form as one."""
-    first = passes[0]
-    if len(passes) == 1:
-        return first
-    seconds = zip(*((each.seconds for each in own.instructions) for own in passes), strict=True)
-    instructions = [
-        Instruction(
-            each.stream,
-            0.0 if each.stream is None else _joined(own, num_sizes),
-            each.reads,
-            each.writes,
-            each.label,
-            after_compute=each.after_compute,
-        )
-        for each, own in zip(first.instructions, seconds, strict=True)
-    ]
-    return Pass(tuple(instructions), first.inputs, first.outputs)
+    form = passes[0].form
+    count = sum(each.stream is not None for each in form.steps)
+    table, first = np.empty((count, sum(num_sizes))), 0
+    for each, own in zip(passes, num_sizes, strict=True):
+        on_streams = (step for step in each.instructions if step.stream is not None)
+        for row, instruction in zip(table, on_streams, strict=True):
+            row[first : first + own] = instruction.seconds
+        first += own
+    return ManyPass(form, table)
 
 
 def _joined(amounts: Sequence[Any], num_sizes: Sequence[int]) -> Any:

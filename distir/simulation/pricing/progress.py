@@ -1,23 +1,23 @@
 """Chains after some of their passes, many at once: the states of streams as tables.
 
-A state is a column of times, and so far a chain is a column of sums. A pass is its moments
-(`timeline.py`) at the times of each state.
+A state is a column of times, and so far a chain is a column of sums. A pass is run from the times
+of each state (`timeline_many.py`); until it is computed, compute is busy or waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from distir.arrays import Floats, Indices
 from distir.cost.amounts import taken
-from distir.simulation.pricing.chains import Pass
 from distir.simulation.pricing.instructions import COMPUTE
 from distir.simulation.pricing.patterns import Pattern
-from distir.simulation.pricing.timeline import LONG_AGO, ManyMoments, Start, latest_of
+from distir.simulation.pricing.timeline import LONG_AGO, SEVERAL, Start
+from distir.simulation.pricing.timeline_many import Causes, ManyPass, Walk
 
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from the seconds of their streams and of their launches."""
@@ -126,43 +126,56 @@ def earliest_start(ends: Sequence[Floats], seconds: Sequence[Any]) -> Floats:
 def _after_pass(
     start: Start,
     times: Floats,
-    each: Pass,
+    each: ManyPass,
     size_numbers: Indices,
     exact: frozenset[str] | None,
 ) -> tuple[Start, Floats, Floats, Floats]:
     """The states after a pass (what their times are, and the times), the seconds until the pass is
     computed, and those in which compute waits. `exact`: see `exact_streams`."""
-    new = len(start.of_first(len(each.inputs)).border) - len(start.border)
+    inputs = len(each.form.inputs)
+    new = len(start.of_first(inputs).border) - len(start.border)
     if new:
-        start = start.of_first(len(each.inputs))
+        start = start.of_first(inputs)
         times = np.concatenate([times, np.zeros((new, times.shape[1]))])
-    moments = each.many_moments(start)
-    values = moments.at(times, size_numbers)
-    took = values[moments.streams[COMPUTE]]
-    whys, border = _border(moments, values, took)
+    walk = each.walk(start)
+    values = each.times(times, size_numbers, walk)
+    took = values[walk.streams[COMPUTE]]
+    whys, border = _border(walk, values, took)
     floor: Any = LONG_AGO
     if exact is None:
         handed = [number for number, why in enumerate(whys) if why]
         floor = np.minimum(border[handed].min(axis=0, initial=0.0), 0.0)
-    streams = {name: number for name, number in moments.streams.items() if name != COMPUTE}
+    streams = {name: number for name, number in walk.streams.items() if name != COMPUTE}
     free = np.maximum(values[list(streams.values())] - took, floor)
     idle = np.maximum(times[len(start.streams)] - took, floor)
     if exact is not None and exact <= streams.keys():
         idle = np.zeros_like(idle)  # there is no other stream
     after = np.concatenate([free, idle[None], border])
-    waited = moments.waited(values)
-    return Start(tuple(streams), whys, each.handed_times), after, took, waited
+    waited = np.maximum(took - each.compute_seconds[size_numbers], 0.0)
+    return Start(tuple(streams), whys, each.form.handed_times), after, took, waited
 
 
-def _border(moments: ManyMoments, values: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
+def _border(walk: Walk, values: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
     """The streams that make the values for the next block, and when, relative to compute."""
-    if all(len(made) < 2 for made in moments.border):
-        plain = [made[0] if made else ("", moments.streams[COMPUTE]) for made in moments.border]
-        return tuple(why for why, _ in plain), values[[number for _, number in plain]] - took
-    latest = [
-        latest_of(made, cast("Any", values)) if made else (took, "") for made in moments.border
-    ]
-    return tuple(why for _, why in latest), np.stack([at for at, _ in latest]) - took
+    if all(len(made) < 2 for made in walk.border):
+        plain = [next(iter(made.items()), ("", walk.streams[COMPUTE])) for made in walk.border]
+        return tuple(why for why, _ in plain), values[[row for _, row in plain]] - took
+    latest = [_latest(made, values) if made else ("", took) for made in walk.border]
+    return tuple(why for why, _ in latest), np.stack([at for _, at in latest]) - took
+
+
+def _latest(causes: Causes, values: Floats) -> tuple[str, Floats]:
+    """The stream that makes a value last, which is `SEVERAL` unless it is the same in all states,
+    and when."""
+    (why, row), *others = causes.items()
+    at = values[row]
+    for cause, other in others:
+        later = values[other] > at
+        if later.all():
+            why, at = cause, values[other]
+        elif later.any():
+            why, at = SEVERAL, np.maximum(at, values[other])
+    return why, at
 
 
 __all__ = [

@@ -10,14 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import zip_longest
 from typing import TypeAlias
 
-import numpy as np
-
-from distir.arrays import Floats, Indices
-from distir.cost.amounts import is_all, is_positive, larger
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 
 Delays: TypeAlias = Mapping[int, float]
@@ -87,86 +81,6 @@ class Moments:
             if at > times[begin]:
                 seconds[why] = seconds.get(why, 0.0) + at - times[begin]
         return seconds
-
-
-@dataclass(frozen=True)
-class ManyMoments:
-    """The moments of a pass whose seconds have one number per program size."""
-
-    after: tuple[tuple[int, ...], ...]
-    """Per moment, the numbers of the times at the start that it has a delay after."""
-    streams: Mapping[str, int]
-    """See `Moments`."""
-    border: tuple[NumberedCauses, ...]
-    """See `Moments`."""
-    waits: tuple[tuple[int, NumberedCauses], ...]
-    """See `Moments`."""
-    delays: Floats
-    """The first delay of each moment, then the second of each that has one, and so on, of shape
-    (delays, program sizes), or (delays, 1) if they are the same at all sizes."""
-
-    @classmethod
-    def of(cls, moments: Moments) -> ManyMoments:
-        """The same moments, with their delays as one table."""
-        late = [
-            np.atleast_1d(np.asarray(each))
-            for column in zip_longest(*(each.values() for each in moments.delays))
-            for each in column
-            if each is not None
-        ]
-        return cls(
-            tuple(tuple(each) for each in moments.delays),
-            moments.streams,
-            moments.border,
-            moments.waits,
-            np.stack(np.broadcast_arrays(*late)),
-        )
-
-    def at(self, times: Floats, size_numbers: Indices) -> Floats:
-        """The values of all moments, of shape (moments, states), given the times at the start, of
-        shape (times, states), and the program sizes of the states."""
-        after, counts = self._order
-        delays = self.delays
-        if delays.shape[1] > 1:
-            delays = delays.take(size_numbers, axis=1)
-        given = np.concatenate([times, np.zeros((1, times.shape[1]))]).take(after, axis=0)
-        given += delays
-        values, first = given[: len(self.after)], len(self.after)
-        for count in counts:
-            np.maximum(values[:count], given[first : first + count], out=values[:count])
-            first += count
-        return values
-
-    def waited(self, times: Floats) -> Floats:
-        """The seconds that compute waits for all streams together, of shape (states,), given the
-        values of all moments, of shape (moments, states)."""
-        begins, ends = self._plain_waits
-        waits = times.take(ends, axis=0)
-        waits -= times.take(begins, axis=0)
-        seconds = np.maximum(waits, 0.0, out=waits).sum(axis=0)
-        for begin, awaited in self.waits:
-            if len(awaited) > 1:
-                at = times[[number for _, number in awaited]].max(axis=0)
-                seconds += np.maximum(at - times[begin], 0.0)
-        return seconds
-
-    @cached_property
-    def _plain_waits(self) -> tuple[Indices, Indices]:
-        """The moments at which waits for a single stream begin, and those at which they end."""
-        plain = [(begin, awaited[0][1]) for begin, awaited in self.waits if len(awaited) == 1]
-        begins, ends = np.array(plain, np.int64).reshape(-1, 2).T
-        return begins, ends
-
-    @cached_property
-    def _order(self) -> tuple[Indices, list[int]]:
-        """The numbers of the times that the rows of `delays` are after, and how many moments have a
-        second delay, a third, …"""
-        columns = list(zip_longest(*self.after))
-        after = [at for column in columns for at in column if at is not None]
-        return (
-            np.array(after, np.int64),
-            [sum(at is not None for at in column) for column in columns[1:]],
-        )
 
 
 def pass_moments(
@@ -259,15 +173,11 @@ LONG_AGO = -math.inf
 
 def latest_of(causes: NumberedCauses, times: Sequence[float]) -> tuple[float, str]:
     """The latest of some moments and its stream, given the values of all moments; `(LONG_AGO, "")`
-    if there are no moments. If values are arrays, the stream is `SEVERAL` unless it is the same in
-    all elements."""
+    if there are no moments."""
     at, why = LONG_AGO, ""
     for cause, number in causes:
-        later = times[number] > at
-        if is_all(later):
+        if times[number] > at:
             at, why = times[number], cause
-        elif is_positive(later):
-            at, why = larger(at, times[number]), SEVERAL
     return at, why
 
 
@@ -276,8 +186,8 @@ def latest(*times: Delays) -> Delays:
     delays: dict[int, float] = dict(times[0])
     for each in times[1:]:
         for at, late in each.items():
-            delays[at] = larger(delays[at], late) if at in delays else late
+            delays[at] = max(delays[at], late) if at in delays else late
     return delays
 
 
-__all__ = ["LONG_AGO", "SEVERAL", "ManyMoments", "Moments", "Start", "latest_of", "pass_moments"]
+__all__ = ["LONG_AGO", "SEVERAL", "Moments", "Start", "latest_of", "pass_moments"]
