@@ -8,7 +8,7 @@ take no longer to price than single ones. `chains_many.py` is the array version.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 from typing import TypeAlias
@@ -110,16 +110,12 @@ class Pass:
             return numbers.setdefault(value, len(numbers))
 
         inputs = tuple(map(number, self.inputs))
-        steps = tuple(
-            FormStep(
-                each.stream,
-                each.after_compute,
-                tuple(numbers[value] for value in each.reads if value in numbers),
-                tuple(map(number, each.writes)),
-            )
-            for each in self.instructions
-        )
-        return PassForm(inputs, steps, tuple(map(number, self.outputs)), self.handed_times)
+        steps: list[FormStep] = []
+        for each in self.instructions:
+            reads = tuple([numbers[value] for value in each.reads if value in numbers])
+            writes = tuple(map(number, each.writes))
+            steps.append(FormStep(each.stream, each.after_compute, reads, writes))
+        return PassForm(inputs, tuple(steps), tuple(map(number, self.outputs)), self.handed_times)
 
     @cached_property
     def streams(self) -> frozenset[str]:
@@ -233,12 +229,13 @@ def _joined(
 ) -> Instruction:
     """Compute instructions as one, of which the first alone may wait for other streams and the last
     alone may be awaited by them."""
-    return replace(
-        run[0],
-        seconds=reduce(add, [each.seconds for each in run]),
+    return Instruction(
+        COMPUTE,
+        reduce(add, [each.seconds for each in run]),
+        tuple([value for value in run[0].reads if value in moved]),
+        tuple([value for value in run[-1].writes if value in awaited]),
+        run[0].label,
         launch_seconds=reduce(add, [each.launch_seconds for each in run]),
-        reads=tuple(value for value in run[0].reads if value in moved),
-        writes=tuple(value for value in run[-1].writes if value in awaited),
     )
 
 
