@@ -17,6 +17,8 @@ from distir.simulation.pricing import chains_many
 from distir.simulation.pricing.chains import BlockChain, ChainCost, ChainScheduler, Pass
 from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
+from distir.simulation.pricing.timeline import SEVERAL, Start
+from distir.simulation.pricing.timeline_many import ManyPass
 from tests.slow import shares
 
 Chain = Sequence[tuple[tuple[Pass, ...], int]]
@@ -347,6 +349,52 @@ def test_compute_that_waits_for_every_collective(count: int) -> None:
     assert (cost.seconds, cost.compute, cost.exposed) == (
         5.0 * count, 2.0 * count, (("tp", 3.0 * count),),
     )  # fmt: skip
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[Start, list[list[float]]]:
+    """A start, and the times of some states. Some border times are of values that one stream has
+    made."""
+    made = [draw(st.sampled_from(["tp", "tp", "dp", SEVERAL, ""])) for _ in range(BORDER)]
+    start = Start(("tp", "dp"), tuple(made), tuple(range(BORDER)))
+    times = st.lists(st.integers(-9, 9).map(float), min_size=3 + BORDER, max_size=3 + BORDER)
+    return start, draw(st.lists(times, min_size=1, max_size=3))
+
+
+@pytest.mark.not_quick
+@shares(4, seconds=1)
+@given(passes(), states())
+@settings(max_examples=100, deadline=None)
+def test_a_pass_runs_from_many_states_as_from_each(
+    share: int, each: Pass, drawn: tuple[Start, list[list[float]]]
+) -> None:
+    start, columns = drawn
+    seconds = [step.seconds for step in each.instructions if step.stream is not None]
+    together = ManyPass(each.form, np.array(seconds, float).reshape(-1, 1))
+    walk = together.walk(start)
+    found = together.times(np.array(columns).T, np.zeros(len(columns), np.int64), walk)
+    moments = each.moments(start)
+    assert together.compute_seconds.tolist() == [moments.compute]
+    for column, values in zip(columns, found.T.tolist(), strict=True):
+        times = moments.at(column)
+        ends = {stream: times[number] for stream, number in moments.streams.items()}
+        assert {stream: values[row] for stream, row in walk.streams.items()} == ends
+        for causes, rows in zip(moments.border, walk.border, strict=True):
+            wanted = {why: times[number] for why, number in causes}
+            assert {why: values[row] for why, row in rows.items()} == wanted
+        waited = sum(moments.waited(times).values())
+        assert ends[COMPUTE] - moments.compute == waited
+
+
+def test_a_pass_waits_for_the_latest_of_three_values_that_one_stream_made_before() -> None:
+    read = Instruction(COMPUTE, 1.0, ("a", "b", "c"), ("d",), "op")  # type: ignore[arg-type]
+    each = Pass((read,), ("a", "b", "c"), ("d",))
+    start = Start(("host",), ("host",) * 3, (0, 1, 2))
+    together = ManyPass(each.form, np.array([[1.0]]))
+    walk = together.walk(start)
+    times = np.array([[4.0, 4.0, 4.0], [0.0, 0.0, 0.0], *np.eye(3) * 4])
+    ends = together.times(times, np.zeros(3, np.int64), walk)[walk.streams[COMPUTE]]
+    assert ends.tolist() == [5.0, 5.0, 5.0]
 
 
 @pytest.mark.not_quick

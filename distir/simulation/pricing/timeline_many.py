@@ -132,11 +132,14 @@ class _Walker:
         return awaited
 
     def _later(self, one: int, other: int) -> int:
-        """The row of the later of two times until which one stream may make a value wait. What a
-        stream does in this pass ends after all that it did before."""
-        if one == other or max(one, other) >= self.starts:
-            return max(one, other)
+        """The row of the later of two times until which one stream may make a value wait."""
+        if one == other or (self._is_instruction(one) and self._is_instruction(other)):
+            return max(one, other)  # a stream does one thing after the other
         return self._step((one, other), None)
+
+    def _is_instruction(self, row: int) -> bool:
+        """Whether the time of a row is the end of an instruction of this pass."""
+        return row >= self.starts and self.seconds[row - self.starts] is not None
 
     def _step(self, after: Sequence[int], seconds: int | None) -> int:
         """The row of a step that waits for the times of some rows."""
