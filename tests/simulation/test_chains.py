@@ -17,8 +17,7 @@ from distir.simulation.pricing import chains_many
 from distir.simulation.pricing.chains import BlockChain, ChainCost, ChainScheduler, Pass
 from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
-from distir.simulation.pricing.timeline import SEVERAL, Start
-from distir.simulation.pricing.timeline_many import ManyPass
+from distir.simulation.pricing.timeline import SEVERAL, Start, latest_of
 from tests.slow import shares
 
 Chain = Sequence[tuple[tuple[Pass, ...], int]]
@@ -369,31 +368,43 @@ def test_a_pass_runs_from_many_states_as_from_each(
     share: int, each: Pass, drawn: tuple[Start, list[list[float]]]
 ) -> None:
     start, columns = drawn
+    walk = each.form.walk(start)
     seconds = [step.seconds for step in each.instructions if step.stream is not None]
-    together = ManyPass(each.form, np.array(seconds, float).reshape(-1, 1))
-    walk = together.walk(start)
-    found = together.times(np.array(columns).T, np.zeros(len(columns), np.int64), walk)
+    alike = np.repeat(np.array(seconds, float).reshape(-1, 1), len(columns), axis=1)
+    found = walk.run(np.array(columns).T, alike)
     moments = each.moments(start)
-    assert together.compute_seconds.tolist() == [moments.compute]
     for column, values in zip(columns, found.T.tolist(), strict=True):
         times = moments.at(column)
         ends = {stream: times[number] for stream, number in moments.streams.items()}
         assert {stream: values[row] for stream, row in walk.streams.items()} == ends
-        for causes, rows in zip(moments.border, walk.border, strict=True):
-            wanted = {why: times[number] for why, number in causes}
-            assert {why: values[row] for why, row in rows.items()} == wanted
-        waited = sum(moments.waited(times).values())
-        assert ends[COMPUTE] - moments.compute == waited
+        assert [values[row] for row in walk.kept[: len(start.streams)]] == [
+            ends[stream] for stream in start.streams
+        ]
+        for causes, row, why in zip(moments.border, walk.border, walk.end.border, strict=True):
+            assert bool(why) == bool(causes)
+            ready, _ = latest_of(causes, times) if causes else (ends[COMPUTE], "")
+            assert values[row] == ready
+            assert why in {"", SEVERAL, *(cause for cause, _ in causes)}
+        for row, since in enumerate(walk.since):
+            assert all(values[row] >= values[at] for at in range(row) if since >> at & 1)
+
+
+def test_equal_forms_are_one() -> None:
+    def of(name: str, seconds: float) -> Pass:
+        step = Instruction("tp", seconds, ("in", "other"), (name,), "op")  # type: ignore[arg-type]
+        return Pass((step,), ("in",), (name, name))
+
+    assert of("a", 1.0).form is of("b", 2.0).form
+    assert of("a", 1.0).form is not Pass(of("a", 1.0).instructions, ("in",), ("a", "in")).form
 
 
 def test_a_pass_waits_for_the_latest_of_three_values_that_one_stream_made_before() -> None:
     read = Instruction(COMPUTE, 1.0, ("a", "b", "c"), ("d",), "op")  # type: ignore[arg-type]
     each = Pass((read,), ("a", "b", "c"), ("d",))
     start = Start(("host",), ("host",) * 3, (0, 1, 2))
-    together = ManyPass(each.form, np.array([[1.0]]))
-    walk = together.walk(start)
+    walk = each.form.walk(start)
     times = np.array([[4.0, 4.0, 4.0], [0.0, 0.0, 0.0], *np.eye(3) * 4])
-    ends = together.times(times, np.zeros(3, np.int64), walk)[walk.streams[COMPUTE]]
+    ends = walk.run(times, np.ones((1, 3)))[walk.streams[COMPUTE]]
     assert ends.tolist() == [5.0, 5.0, 5.0]
 
 

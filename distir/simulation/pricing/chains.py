@@ -13,6 +13,8 @@ from functools import cached_property, reduce
 from operator import add
 from typing import TypeAlias
 
+import numpy as np
+
 from distir.arrays import Indices
 from distir.cost.amounts import taken
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
@@ -24,7 +26,7 @@ from distir.simulation.pricing.timeline import (
     latest_of,
     pass_moments,
 )
-from distir.simulation.pricing.timeline_many import FormStep, PassForm
+from distir.simulation.pricing.timeline_many import FormStep, PassForm, form_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Pass:
             reads = tuple([numbers[value] for value in each.reads if value in numbers])
             writes = tuple(map(number, each.writes))
             steps.append(FormStep(each.stream, each.after_compute, reads, writes))
-        return PassForm(inputs, tuple(steps), tuple(map(number, self.outputs)), self.handed_times)
+        return form_of(inputs, tuple(steps), tuple(map(number, self.outputs)), self.handed_times)
 
     @cached_property
     def streams(self) -> frozenset[str]:
@@ -294,10 +296,12 @@ class BlockChain:
 
     def summed(self, seconds: Callable[[Pass], float]) -> float:
         """The sum over all copies of all passes."""
-        return sum(
-            count * taken(sum(map(seconds, pattern)), self.size_numbers)
-            for pattern, count in self.passes
-        )
+        total = 0.0
+        for pattern, count in self.passes:
+            own = sum(map(seconds, pattern))
+            if isinstance(own, np.ndarray) or own:
+                total = total + count * taken(own, self.size_numbers)
+        return total
 
 
 HostBound: TypeAlias = Callable[[float, float], float]

@@ -7,175 +7,130 @@ of each state (`timeline_many.py`); until it is computed, compute is busy or wai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from distir.arrays import Floats, Indices
-from distir.cost.amounts import taken
 from distir.simulation.pricing.instructions import COMPUTE
 from distir.simulation.pricing.patterns import Pattern
-from distir.simulation.pricing.timeline import LONG_AGO, SEVERAL, Start
-from distir.simulation.pricing.timeline_many import Causes, ManyPass, Walk
+from distir.simulation.pricing.timeline import Start
+from distir.simulation.pricing.timeline_many import BESIDE, PassForm
 
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from the seconds of their streams and of their launches."""
 
 STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
-"""Rows of `_Progress.sums`: seconds until compute is free, seconds of launches, seconds in which
+"""Rows of `Progress.sums`: seconds until compute is free, seconds of launches, seconds in which
 compute waited, and the time until which the gradient stream is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Chains after some of their passes, with the same passes to come.
-
-    Chains with different numbers of copies are often in equal states, which are kept once.
-    """
+    """Chains after some of their passes, with the same passes to come."""
 
     start: Start
     times: Floats
-    """Of the different states, shape (times, states)."""
+    """Shape (times, chains)."""
     sums: Floats
     """Shape (sums, chains)."""
-    size_numbers: Indices
-    """Of each state the number of its program size."""
-    state: Indices | None = None
-    """Of each chain the number of its state; None: a state per chain, in order."""
-    rests: Floats = field(default_factory=lambda: np.empty((0, 2, 0)))
-    """Shape (passes, 2, chains): per pass of the last pattern, the seconds of streams and of
-    launches after it."""
 
-    def apart(self) -> Progress:
-        """The same chains, with a state for every chain."""
-        if self.state is None:
-            return self
-        numbers = self.size_numbers[self.state]
-        return replace(self, times=self.times[:, self.state], size_numbers=numbers, state=None)
 
-    def taken(self, chains: Indices) -> Progress:
-        """The chains with these numbers."""
-        states, state = chains, None
-        if self.state is not None:
-            states, state = np.unique(self.state[chains], return_inverse=True)
-        numbers = self.size_numbers[states]
-        times, sums = self.times.take(states, axis=1), self.sums.take(chains, axis=1)
-        return Progress(self.start, times, sums, numbers, state)
+class ManyProgress:
+    """The progress of chains that are numbered, each after some passes of its own."""
 
-    @classmethod
-    def begun(cls, sizes: Indices) -> Progress:
-        """Chains before their first pass, one for each of these program sizes."""
-        return cls(Start(), np.zeros((1, len(sizes))), np.zeros((4, len(sizes))), sizes)
+    def __init__(self, width: int) -> None:
+        self.times = np.zeros((1, width))
+        """As `Progress.times`; there may be more rows than a chain has times."""
+        self.sums = np.zeros((SETTLED + 1, width))
 
-    def at_sizes(self, sizes: Indices) -> Progress:
-        """The same chains after a step, with numbers of program sizes in place of their places
-        among those of the step's pattern."""
-        return replace(self, size_numbers=sizes[self.size_numbers])
+    def of(self, chains: Indices, start: Start) -> Progress:
+        """The progress of some chains, whose times are those of `start`."""
+        times = self.times[: start.num_times].take(chains, axis=1)
+        return Progress(start, times, self.sums.take(chains, axis=1))
 
-    def of_chains(self, amount: Any) -> Any:
-        """An amount with one number per program size, as one number per chain."""
-        numbers = self.size_numbers
-        if self.state is not None:
-            numbers = numbers[self.state]
-        return taken(amount, numbers)
+    def put(self, chains: Indices, progress: Progress) -> None:
+        """Notes the progress of some chains."""
+        self.times = with_rows(self.times, len(progress.times))
+        self.times[: len(progress.times), chains] = progress.times
+        self.sums[:, chains] = progress.sums
+
+
+def with_rows(table: Floats, rows: int) -> Floats:
+    """A table with at least so many rows."""
+    more = rows - len(table)
+    return table if more <= 0 else np.concatenate([table, np.zeros((more, table.shape[1]))])
+
+
+@dataclass(frozen=True, slots=True)
+class PassLengths:
+    """What a pass of a pattern takes, in seconds with one number per chain."""
+
+    streams: Floats
+    launches: Floats
+    settling: Floats
+    """On the gradient stream after it."""
 
 
 def after_pattern(
-    before: Progress, pattern: Pattern, exact: frozenset[str] | None, bound: ManyBound
-) -> Progress:
-    """Chains after one copy of a pattern. `exact`: see `exact_streams`."""
+    before: Progress,
+    pattern: Pattern,
+    sizes: Indices,
+    exact: frozenset[str] | None,
+    bound: ManyBound,
+) -> tuple[Progress, list[PassLengths]]:
+    """Chains after one copy of a pattern, and what its passes took; `sizes` are the places of the
+    chains' program sizes among those of the pattern. `exact`: see `exact_streams`."""
     start, times, sums = before.start, before.times, before.sums.copy()
     ends: list[Floats] = []
-    lengths: list[tuple[Any, Any]] = []
-    for each, launch_seconds in zip(pattern.passes, pattern.launch_seconds, strict=True):
-        start, times, took, waited = _after_pass(start, times, each, before.size_numbers, exact)
-        if before.state is not None:
-            took, waited = took[before.state], waited[before.state]
-        launch = before.of_chains(launch_seconds)
+    lengths: list[PassLengths] = []
+    for each in pattern.passes:
+        numbers = each.numbers.take(sizes, axis=1)
+        computing, launches, settling = numbers[-BESIDE:]
+        start, times, took = _after_pass(start, times, each.form, numbers, exact)
         sums[STREAMS] += took
-        sums[LAUNCHES] += launch
-        sums[EXPOSED] += waited
-        lengths.append((took, launch))
+        sums[LAUNCHES] += launches
+        sums[EXPOSED] += np.maximum(took - computing, 0.0)
         if pattern.settles:
-            ends.append(np.asarray(bound(*sums[[STREAMS, LAUNCHES]])))
+            ends.append(np.asarray(bound(sums[STREAMS], sums[LAUNCHES])))
+        lengths.append(PassLengths(took, launches, settling))
     if pattern.settles:
-        seconds = [before.of_chains(each) for each in pattern.settling_seconds]
-        whole = sum(seconds)
-        done = np.maximum(sums[SETTLED], earliest_start(ends, seconds)) + whole
+        settling = [each.settling for each in lengths]
+        whole = sum(settling)
+        done = np.maximum(sums[SETTLED], earliest_start(ends, settling)) + whole
         sums[SETTLED] = np.where(whole > 0, done, sums[SETTLED])
-    rests = np.zeros((len(lengths), 2, sums.shape[1]))
-    for number in range(len(lengths) - 1, 0, -1):
-        rests[number - 1] = rests[number]
-        rests[number - 1, 0] += lengths[number][0]
-        rests[number - 1, 1] += lengths[number][1]
-    return Progress(start, times, sums, before.size_numbers, before.state, rests)
+    return Progress(start, times, sums), lengths
 
 
-def earliest_start(ends: Sequence[Floats], seconds: Sequence[Any]) -> Floats:
+def earliest_start(ends: Sequence[Floats], seconds: Sequence[Floats]) -> Floats:
     """The earliest time at which the gradient stream can start to settle the blocks of a pattern
     without a gap, if it settles each block after its pass has ended."""
     start: Floats = np.full(1, -np.inf)
     before: Any = 0.0
     for end, own in zip(ends, seconds, strict=True):
-        start = np.where(np.asarray(own) > 0, np.maximum(start, end - before), start)
+        start = np.where(own > 0, np.maximum(start, end - before), start)
         before = before + own
     return start
 
 
 def _after_pass(
-    start: Start,
-    times: Floats,
-    each: ManyPass,
-    size_numbers: Indices,
-    exact: frozenset[str] | None,
-) -> tuple[Start, Floats, Floats, Floats]:
-    """The states after a pass (what their times are, and the times), the seconds until the pass is
-    computed, and those in which compute waits. `exact`: see `exact_streams`."""
-    inputs = len(each.form.inputs)
-    new = len(start.of_first(inputs).border) - len(start.border)
-    if new:
-        start = start.of_first(inputs)
-        times = np.concatenate([times, np.zeros((new, times.shape[1]))])
-    walk = each.walk(start)
-    values = each.times(times, size_numbers, walk)
+    start: Start, times: Floats, form: PassForm, seconds: Floats, exact: frozenset[str] | None
+) -> tuple[Start, Floats, Floats]:
+    """The states after a pass (what their times are, and the times), and the seconds until the pass
+    is computed. `exact`: see `exact_streams`."""
+    walk = form.walk(start)
+    values = walk.run(times, seconds)
     took = values[walk.streams[COMPUTE]]
-    whys, border = _border(walk, values, took)
-    floor: Any = LONG_AGO
+    after = values.take(walk.kept, axis=0)
+    after -= took
+    idle = len(walk.end.streams)
     if exact is None:
-        handed = [number for number, why in enumerate(whys) if why]
-        floor = np.minimum(border[handed].min(axis=0, initial=0.0), 0.0)
-    streams = {name: number for name, number in walk.streams.items() if name != COMPUTE}
-    free = np.maximum(values[list(streams.values())] - took, floor)
-    idle = np.maximum(times[len(start.streams)] - took, floor)
-    if exact is not None and exact <= streams.keys():
-        idle = np.zeros_like(idle)  # there is no other stream
-    after = np.concatenate([free, idle[None], border])
-    waited = np.maximum(took - each.compute_seconds[size_numbers], 0.0)
-    return Start(tuple(streams), whys, each.form.handed_times), after, took, waited
-
-
-def _border(walk: Walk, values: Floats, took: Floats) -> tuple[tuple[str, ...], Floats]:
-    """The streams that make the values for the next block, and when, relative to compute."""
-    if all(len(made) < 2 for made in walk.border):
-        plain = [next(iter(made.items()), ("", walk.streams[COMPUTE])) for made in walk.border]
-        return tuple(why for why, _ in plain), values[[row for _, row in plain]] - took
-    latest = [_latest(made, values) if made else ("", took) for made in walk.border]
-    return tuple(why for why, _ in latest), np.stack([at for _, at in latest]) - took
-
-
-def _latest(causes: Causes, values: Floats) -> tuple[str, Floats]:
-    """The stream that makes a value last, which is `SEVERAL` unless it is the same in all states,
-    and when."""
-    (why, row), *others = causes.items()
-    at = values[row]
-    for cause, other in others:
-        later = values[other] > at
-        if later.all():
-            why, at = cause, values[other]
-        elif later.any():
-            why, at = SEVERAL, np.maximum(at, values[other])
-    return why, at
+        floor = np.minimum.reduce(after[walk.awaited], axis=0, initial=0.0)
+        np.maximum(after[: idle + 1], floor, out=after[: idle + 1])
+    elif exact.issubset(walk.end.streams):
+        after[idle] = 0.0  # there is no other stream
+    return walk.end, after, took
 
 
 __all__ = [
@@ -184,7 +139,10 @@ __all__ = [
     "SETTLED",
     "STREAMS",
     "ManyBound",
+    "ManyProgress",
+    "PassLengths",
     "Progress",
     "after_pattern",
     "earliest_start",
+    "with_rows",
 ]

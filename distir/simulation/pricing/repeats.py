@@ -7,7 +7,6 @@ fourth layer differs, it has four blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -95,8 +94,13 @@ def mapped(
 
 def joined(chain: Sequence[RepeatedBlocks[_Block]]) -> list[RepeatedBlocks[_Block]]:
     """The same chain, in which equal patterns in a row are one."""
-    alike = groupby(chain, lambda each: each[0])
-    return [(pattern, sum(count for _, count in group)) for pattern, group in alike]
+    found: list[RepeatedBlocks[_Block]] = []
+    for pattern, count in chain:
+        if found and found[-1][0] == pattern:
+            found[-1] = pattern, found[-1][1] + count
+        else:
+            found.append((pattern, count))
+    return found
 
 
 def any_left(copies: Count) -> bool:

@@ -25,8 +25,8 @@ NumberedCauses: TypeAlias = tuple[tuple[str, int], ...]
 
 
 SEVERAL = "several"
-"""Stands for the stream that makes a value where that is another one in every plan. No stream is
-called that, so all of them wait for the value."""
+"""Stands for the stream that makes a value where that may be one or another. No stream is called
+that, so all of them wait for the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,11 @@ class Start:
     """Per border time, the stream that made the values; `""` if they are ready at the start."""
     handed: tuple[int, ...] = ()
     """Per value from the block before, the number of its border time."""
+
+    @property
+    def num_times(self) -> int:
+        """How many times these are."""
+        return len(self.streams) + 1 + len(self.border)
 
     def of_first(self, inputs: int) -> Start:
         """The start of the first block of a chain, which gets `inputs` values: compute has made all

@@ -2,21 +2,21 @@
 at once.
 
 Which times an instruction waits for depends on the form of its pass and on what the times at the
-start are times of, and on no number. It is found once for all passes of a form (`walk_of`).
+start are times of, and on no number. It is found once for all passes of a form (`PassForm.walk`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from distir.arrays import Floats, Indices
+from distir.arrays import Floats
 from distir.simulation.pricing.instructions import COMPUTE
-from distir.simulation.pricing.timeline import Start
+from distir.simulation.pricing.timeline import SEVERAL, Start
 
 
 class FormStep(NamedTuple):
@@ -28,20 +28,56 @@ class FormStep(NamedTuple):
     writes: tuple[int, ...]
 
 
-class PassForm(NamedTuple):
-    """Equal for passes that differ in their seconds alone: the streams of their instructions, and
-    what each reads and makes, where values are numbered."""
+@dataclass(frozen=True, eq=False)
+class PassForm:
+    """What passes have in common that differ in their seconds alone: the streams of their
+    instructions, and what each reads and makes, where values are numbered. Made by `form_of`, so
+    that equal forms are one, and compared by identity."""
 
     inputs: tuple[int, ...]
     steps: tuple[FormStep, ...]
     outputs: tuple[int, ...]
     handed_times: tuple[int, ...]
     """Per output, the number of its border time: outputs of one instruction share a time."""
+    _walks: dict[Start, Walk] = field(default_factory=dict[Start, "Walk"])
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """The streams of the instructions, but for views."""
+        return tuple(each.stream for each in self.steps if each.stream is not None)
+
+    def walk(self, start: Start) -> Walk:
+        """How the instructions run from states of a start."""
+        if start not in self._walks:
+            self._walks[start] = _Walker(self, start).walked(self)
+        return self._walks[start]
+
+
+@lru_cache(maxsize=1 << 11)
+def form_of(
+    inputs: tuple[int, ...],
+    steps: tuple[FormStep, ...],
+    outputs: tuple[int, ...],
+    handed_times: tuple[int, ...],
+) -> PassForm:
+    """The form of passes."""
+    return PassForm(inputs, steps, outputs, handed_times)
 
 
 Causes: TypeAlias = Mapping[str, int]
 """When a value is ready, by stream: the row of the time until which that stream may make it
 wait."""
+
+
+class WalkStep(NamedTuple):
+    """A step of a walk, at whose end there is a time more."""
+
+    begin: int
+    """The row of a time that it waits for."""
+    others: tuple[int, ...]
+    """The rows of the other times that it waits for."""
+    seconds: int | None
+    """The row of its seconds among those of the instructions on streams; None: it takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +87,60 @@ class Walk:
 
     starts: int
     """How many times there are at the start, with that of compute."""
-    after: tuple[tuple[int, ...], ...]
-    """Per step, the rows of the times that it waits for."""
-    seconds: tuple[int | None, ...]
-    """Per step, the row of its seconds among those of the instructions on streams; None: it takes
-    no time."""
+    steps: tuple[WalkStep, ...]
     streams: Mapping[str, int]
     """By stream, the row of the time at which it is free after the pass."""
-    border: tuple[Causes, ...]
-    """Per border time, the rows of the times at which it may be ready."""
-    depends: tuple[int, ...]
-    """Per row, which times at the start it depends on: the sum of all `1 << time`."""
+    border: tuple[int, ...]
+    """Per border time, the row of the time at which it is ready."""
+    since: tuple[int, ...]
+    """Per row, the times that it cannot be earlier than: the sum of all `1 << row`."""
+    kept: tuple[int, ...]
+    """The rows of the times after the pass, in the order of `end`."""
+    end: Start
+    """What the times after the pass are times of."""
 
     def run(self, times: Floats, seconds: Floats) -> Floats:
         """All times, of shape (rows, states), given those at the start, of shape (times, states),
         and the seconds of the instructions on streams, of shape (instructions, states)."""
-        values = np.empty((self.starts + len(self.after), times.shape[1]))
-        values[: self.starts - 1], values[self.starts - 1] = times, 0.0
+        values = np.empty((self.starts + len(self.steps), times.shape[1]))
+        values[: len(times)] = times
+        values[len(times) : self.starts] = 0.0  # compute, and what it made before a first block
         rows, took = list(values), list(seconds)
-        for end, after, own in zip(rows[self.starts :], self.after, self.seconds, strict=True):
-            begin = rows[after[0]]
-            for other in after[1:]:
+        for end, (first, others, own) in zip(rows[self.starts :], self.steps, strict=True):
+            begin = rows[first]
+            for other in others:
                 begin = np.maximum(begin, rows[other], out=end)
             if own is not None:
                 np.add(begin, took[own], out=end)
         return values
+
+    @property
+    def awaited(self) -> list[int]:
+        """Which of the times after the pass are of values that the next pass may wait for."""
+        first = len(self.end.streams) + 1
+        return [number for number, why in enumerate(self.end.border, start=first) if why]
+
+
+_NOTHING: Causes = {}
 
 
 class _Walker:
     """Walks through the instructions of a pass, with all times as rows."""
 
     def __init__(self, form: PassForm, start: Start) -> None:
-        idle = len(start.streams)
-        self.starts = idle + 2 + len(start.border)
-        self.idle = idle
+        start = start.of_first(len(form.inputs))
+        self.idle = len(start.streams)
+        self.starts = self.idle + 2 + len(start.border)
         self.free: dict[str, int] = {COMPUTE: self.starts - 1}
         self.free |= {stream: number for number, stream in enumerate(start.streams)}
         border: list[Causes] = [
-            {why: idle + 1 + number} if why else {} for number, why in enumerate(start.border)
+            {why: self.idle + 1 + number} if why else {} for number, why in enumerate(start.border)
         ]
         self.ready: dict[int, Causes] = {
             value: border[number] for value, number in zip(form.inputs, start.handed, strict=False)
         }
-        self.after: list[tuple[int, ...]] = []
-        self.seconds: list[int | None] = []
-        self.depends = [1 << time for time in range(self.starts)]
+        self.steps: list[WalkStep] = []
+        self.since = [1 << time for time in range(self.starts)]
 
     def walked(self, form: PassForm) -> Walk:
         """The walk after all instructions."""
@@ -109,84 +154,88 @@ class _Walker:
             after = [self.free.get(each.stream, self.idle), *awaited.values()]
             if each.after_compute:
                 after.append(self.free[COMPUTE])
-            end = self.free[each.stream] = self._step(after, next(numbers))
+            end = self.free[each.stream] = self._step(self._last(after), next(numbers))
             made = {each.stream: end}
             self.ready |= dict.fromkeys(each.writes, made)
         first = [form.handed_times.index(time) for time in range(len(set(form.handed_times)))]
+        handed = [self._handed(self.ready.get(form.outputs[place], {})) for place in first]
+        streams = tuple(stream for stream in self.free if stream != COMPUTE)
+        border = tuple(row for _, row in handed)
         return Walk(
             self.starts,
-            tuple(self.after),
-            tuple(self.seconds),
+            tuple(self.steps),
             self.free,
-            tuple(self.ready.get(form.outputs[place], {}) for place in first),
-            tuple(self.depends),
+            border,
+            tuple(self.since),
+            (*(self.free[stream] for stream in streams), self.idle, *border),
+            Start(streams, tuple(why for why, _ in handed), form.handed_times),
         )
 
     def _awaited(self, each: FormStep) -> Causes:
         """When the operands of an instruction are ready that other streams have made."""
         awaited: dict[str, int] = {}
         for value in each.reads:
-            for why, row in self.ready.get(value, {}).items():
+            for why, row in self.ready.get(value, _NOTHING).items():
                 if why != each.stream:
-                    awaited[why] = self._later(awaited[why], row) if why in awaited else row
+                    known = awaited.get(why, row)
+                    awaited[why] = row if known == row else self._latest((known, row))
         return awaited
 
-    def _later(self, one: int, other: int) -> int:
-        """The row of the later of two times until which one stream may make a value wait."""
-        if one == other or (self._is_instruction(one) and self._is_instruction(other)):
-            return max(one, other)  # a stream does one thing after the other
-        return self._step((one, other), None)
+    def _handed(self, causes: Causes) -> tuple[str, int]:
+        """The stream that makes a value for the next block, and the row of the time at which it is
+        ready: when compute is free, if none makes it."""
+        if not causes:
+            return "", self.free[COMPUTE]
+        last = self._last(causes.values())
+        why = next(why for why, row in causes.items() if row == last[0])
+        return why if len(last) == 1 else SEVERAL, self._latest(last)
 
-    def _is_instruction(self, row: int) -> bool:
-        """Whether the time of a row is the end of an instruction of this pass."""
-        return row >= self.starts and self.seconds[row - self.starts] is not None
+    def _last(self, rows: Collection[int]) -> Sequence[int]:
+        """Those of some times than which no other one is always later."""
+        different = list(set(rows))
+        for row in different if len(different) > 1 else ():
+            earlier = self.since[row] & ~(1 << row)
+            different = [other for other in different if not earlier >> other & 1]
+        return different
+
+    def _latest(self, rows: Collection[int]) -> int:
+        """The row of the latest of some times."""
+        last = self._last(rows)
+        return last[0] if len(last) == 1 else self._step(last, None)
 
     def _step(self, after: Sequence[int], seconds: int | None) -> int:
         """The row of a step that waits for the times of some rows."""
-        self.after.append(tuple(dict.fromkeys(after)))
-        self.seconds.append(seconds)
-        depends = 0
-        for row in after:
-            depends |= self.depends[row]
-        self.depends.append(depends)
-        return self.starts + len(self.after) - 1
+        begin, *others = after
+        row = self.starts + len(self.steps)
+        self.steps.append(WalkStep(begin, tuple(others), seconds))
+        since = 1 << row
+        for each in after:
+            since |= self.since[each]
+        self.since.append(since)
+        return row
 
 
-@lru_cache(maxsize=1 << 12)
-def walk_of(form: PassForm, start: Start) -> Walk:
-    """How the instructions of passes of a form run from states of a start."""
-    return _Walker(form, start).walked(form)
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class ManyPass:
     """A pass whose seconds have one number per program size. Compared by identity."""
 
     form: PassForm
-    seconds: Floats
-    """Of the instructions on streams, of shape (instructions, program sizes)."""
+    numbers: Floats
+    """Of shape (instructions on streams + `BESIDE`, program sizes): the seconds of the
+    instructions; and then those in which compute is busy, those of launches, and those on the
+    gradient stream after it."""
 
-    @cached_property
-    def compute_seconds(self) -> Floats:
-        """Seconds in which compute is busy, of shape (program sizes,)."""
-        streams = [each.stream for each in self.form.steps if each.stream is not None]
-        computing = [stream == COMPUTE for stream in streams]
-        return np.add.reduce(self.seconds[computing], axis=0)
-
-    def walk(self, start: Start) -> Walk:
-        """See `walk_of`."""
-        if start not in self._walks:
-            self._walks[start] = walk_of(self.form, start)
-        return self._walks[start]
-
-    def times(self, times: Floats, sizes: Indices, walk: Walk) -> Floats:
-        """All times of a walk, of shape (rows, states), given those at the start and the program
-        sizes of the states."""
-        return walk.run(times, self.seconds.take(sizes, axis=1))
-
-    @cached_property
-    def _walks(self) -> dict[Start, Walk]:
-        return {}
+    @classmethod
+    def of(cls, form: PassForm, numbers: Floats) -> ManyPass:
+        """A pass with these `numbers`, but for the seconds in which compute is busy, which are
+        added."""
+        computing = [row for row, stream in enumerate(form.streams) if stream == COMPUTE]
+        numbers[-BESIDE] = np.add.reduce(numbers[computing], axis=0)
+        return cls(form, numbers)
 
 
-__all__ = ["FormStep", "ManyPass", "PassForm", "Walk", "walk_of"]
+BESIDE = 3
+"""How many numbers a pass has beside those of its instructions."""
+
+
+__all__ = ["BESIDE", "FormStep", "ManyPass", "PassForm", "Walk", "WalkStep", "form_of"]
