@@ -70,12 +70,6 @@ class UnpricedStage:
     """See `BlockChain.size_numbers`."""
 
     @property
-    def first(self) -> Segment:
-        """The forward pass of the first block."""
-        segment, _ = self.actions[FORWARD][0][0][0]
-        return segment
-
-    @property
     def ends(self) -> Iterator[tuple[StepEnd, Count]]:
         """What follows the last backward passes of the blocks, each as often as it does."""
         for pattern, count in self.actions[FORWARD]:

@@ -9,24 +9,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, product, zip_longest
-from typing import NamedTuple, cast
+from typing import cast
 
 from distir.arrays import Indices
 from distir.cost import CostModel
 from distir.cost.amounts import Amount, larger, smaller, taken
-from distir.ir.core import Node, Value
+from distir.ir.core import Value
 from distir.ops.host import HOST
-from distir.ops.ring import Ring
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import (
     BlockPasses,
-    Composed,
     Segment,
-    apart,
     between_equal,
     block_passes,
     by_block,
-    composed,
     segments,
     stage_passes,
 )
@@ -50,6 +46,7 @@ from distir.simulation.pricing.chains import (
 )
 from distir.simulation.pricing.chains_many import ManyChainScheduler
 from distir.simulation.pricing.instructions import COMPUTE, Instruction, Pricing
+from distir.simulation.pricing.known_passes import KnownPasses
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
 from distir.simulation.pricing.stage_cost import (
@@ -65,7 +62,6 @@ from distir.simulation.pricing.stage_cost import (
 from distir.simulation.pricing.state import StateBytes, state_bytes
 from distir.simulation.pricing.tied import ChargedElsewhere
 from distir.simulation.pricing.to_price import ToPrice
-from distir.simulation.pricing.turns import turns
 from distir.workload import Workload
 
 LINKS = "links"
@@ -76,32 +72,9 @@ LINKS = "links"
 class _OnMesh:
     """What is known of programs on one mesh."""
 
-    instructions: dict[object, tuple[Instruction, ...]] = field(
-        default_factory=dict[object, "tuple[Instruction, ...]"]
-    )
-    """By node, with the products beside it."""
-    alike: dict[object, Instruction] = field(default_factory=dict[object, Instruction])
-    """By kind of node: what equal ones take."""
-    listed: dict[tuple[Segment, bool], _Listed] = field(
-        default_factory=dict["tuple[Segment, bool]", "_Listed"]
-    )
-    passes: dict[Segment, Pass] = field(default_factory=dict[Segment, Pass])
-    overlapped: dict[tuple[Segment, Segment, bool], Pass] = field(
-        default_factory=dict["tuple[Segment, Segment, bool]", Pass]
-    )
+    passes: KnownPasses
     step_ends: dict[object, StepEnd] = field(default_factory=dict[object, StepEnd])
-    alone: dict[BlockProgram, tuple[BlockPass, ...]] = field(
-        default_factory=dict[BlockProgram, "tuple[BlockPass, ...]"]
-    )
-
-
-class _Listed(NamedTuple):
-    """A segment as instructions."""
-
-    ops: Composed
-    instructions: Sequence[Instruction]
-    """All but what shares out gradients."""
-    scatters: Sequence[Instruction]
+    alone: dict[Pass, BlockPass] = field(default_factory=dict[Pass, BlockPass])
 
 
 class StagePricer:
@@ -151,91 +124,10 @@ class StagePricer:
         """What is known on a mesh; the same is asked about again and again."""
         mesh = pricing.grid.mesh
         if self._latest is None or self._latest[0] is not mesh:
-            self._latest = mesh, self._on_meshes.setdefault(mesh, _OnMesh())
+            if mesh not in self._on_meshes:
+                self._on_meshes[mesh] = _OnMesh(KnownPasses(pricing))
+            self._latest = mesh, self._on_meshes[mesh]
         return self._latest[1]
-
-    def _passes(self, wanted: Sequence[Segment], pricing: Pricing) -> list[Pass]:
-        known = self._known(pricing).passes
-        for segment in wanted:
-            if segment not in known:
-                listed = self._listed(segment, pricing)
-                known[segment] = Pass.of(
-                    listed.instructions,
-                    listed.ops.handed,
-                    listed.ops.handing,
-                    gathers=self._instructions_of(segment.own.gathers, pricing),
-                    scatters=listed.scatters,
-                )
-        return [known[segment] for segment in wanted]
-
-    def _overlapped_pass(
-        self, forward: Segment, backward: Segment, pricing: Pricing, *, forward_is_longer: bool
-    ) -> Pass:
-        """A forward pass of a block and a backward pass of another, in turns. What comes from and
-        goes to the blocks beside is listed for the pass of more blocks first: the other one may
-        have ended before the next block."""
-        known = self._known(pricing).overlapped
-        key = (forward, backward, forward_is_longer)
-        if key not in known:
-            both = self._listed(forward, pricing), self._listed(backward, pricing, aside=True)
-            order = turns(*(each.instructions for each in both))
-            first, second = both if forward_is_longer else both[::-1]
-            gathers = (*forward.own.gathers, *backward.own.gathers)
-            known[key] = Pass.of(
-                [both[whose].instructions[at] for whose, part in order for at in part],
-                (*first.ops.handed, *second.ops.handed),
-                (*first.ops.handing, *second.ops.handing),
-                gathers=self._instructions_of(gathers, pricing),
-                scatters=[scatter for each in both for scatter in each.scatters],
-            )
-        return known[key]
-
-    def _listed(self, segment: Segment, pricing: Pricing, *, aside: bool = False) -> _Listed:
-        """The instructions of a segment; those that stand `aside` of another one have values of
-        their own."""
-        known, key = self._known(pricing).listed, (segment, aside)
-        if key not in known:
-            ops = composed(segment)
-            ops = apart(ops) if aside else ops
-            known[key] = _Listed(
-                ops,
-                self._instructions_of(ops.without_scatters, pricing),
-                self._instructions_of(ops.scatters, pricing),
-            )
-        return known[key]
-
-    def _instructions_of(self, nodes: Iterable[Node], pricing: Pricing) -> list[Instruction]:
-        """The instructions of nodes; they are kept, as a node may be in several passes."""
-        on_mesh = self._known(pricing)
-        known, alike = on_mesh.instructions, on_mesh.alike
-        listed = list(nodes)
-        pipelined = pricing.products_beside(listed)
-        found: list[Instruction] = []
-        for node in listed:
-            beside = pipelined.get(node, ())
-            key = (node, beside) if beside else node
-            priced = known.get(key)
-            if priced is None:
-                if beside or isinstance(node.op, Ring):
-                    priced = pricing.of_node(node, beside)
-                else:
-                    priced = (self._priced(node, pricing, alike),)
-                known[key] = priced
-            found += priced
-        return found
-
-    def _priced(
-        self, node: Node, pricing: Pricing, alike: dict[object, Instruction]
-    ) -> Instruction:
-        """The instruction of a node. Nodes of one op on operands of the same types take equally
-        long: `alike` has an instruction of each kind of node."""
-        key = (node.op, node.operand_types, node.result_types, node.part)
-        found = alike.get(key)
-        if found is None:
-            (found,) = pricing.of_node(node)
-            alike[key] = found
-            return found
-        return found.of_values(node.operands, node.results)
 
     def weights(self, programs: Sequence[BlockProgram], pricing: Pricing) -> list[float]:
         """Seconds of the forward and backward passes of blocks by themselves."""
@@ -247,30 +139,27 @@ class StagePricer:
     ) -> list[tuple[BlockPass, ...]]:
         """What the passes of blocks take by themselves, by cost kind; `splits` says whether the
         parts of backward passes are among them."""
-        known = self._known(pricing).alone
-        kinds = kinds_of_actions(splits)
-        missing = [
-            (program, segment)
+        on_mesh, kinds = self._known(pricing), kinds_of_actions(splits)
+        passes = {
+            program: on_mesh.passes.of(_alone(program, kinds))
             for program in dict.fromkeys(programs)
-            for kind in kinds[len(known.get(program, ())) :]
-            for segment in segments([program], kind, steady=True)
-        ]
-        passes = self._passes([segment for _, segment in missing], pricing)
-        chains = [BlockChain([((each,), 1)]) for each in passes]
-        costs = self._chains.run_all(chains)
-        for (program, _), chain, cost in zip(missing, chains, costs, strict=True):
-            found = BlockPass(
-                cost.cost.seconds, cost.stream_seconds, cost.launch_seconds, chain.link_seconds
+        }
+        known = on_mesh.alone
+        every = dict.fromkeys(each for own in passes.values() for each in own)
+        missing = [each for each in every if each not in known]
+        costs = self._chains.run_all([BlockChain([((each,), 1)]) for each in missing])
+        for each, cost in zip(missing, costs, strict=True):
+            known[each] = BlockPass(
+                cost.cost.seconds, cost.stream_seconds, cost.launch_seconds, each.link_seconds
             )
-            known[program] = (*known.get(program, ()), found)
-        return [known[program] for program in programs]
+        return [tuple([known[each] for each in passes[program]]) for program in programs]
 
     def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
         """Seconds of a block's forward and backward pass that occupy the compute stream, whether
         or not the backward pass is split; if it may be, `splits`."""
-        kinds = kinds_of_actions(splits)
-        alone = [segment for kind in kinds for segment in segments([program], kind, steady=True)]
-        forward, whole, *parts = (e.seconds_on(COMPUTE) for e in self._passes(alone, pricing))
+        alone = _alone(program, kinds_of_actions(splits))
+        passes = self._known(pricing).passes.of(alone)
+        forward, whole, *parts = (each.seconds_on(COMPUTE) for each in passes)
         return forward + (smaller(whole, sum(parts)) if parts else whole)
 
     def block_bytes(
@@ -454,7 +343,7 @@ class StagePricer:
             for kind in range(COST_KINDS)
         ]
         chains.append([self._overlapped_chain(pair, pricing) for pair in pairs])
-        return ToPrice(self, pricing, stages, chains)
+        return ToPrice(self, stages, chains)
 
     def occupied_seconds(
         self, stage: UnpricedStage, pricing: Pricing, streams: Sequence[str]
@@ -475,8 +364,9 @@ class StagePricer:
     def _chain(self, stage: UnpricedStage, cost_kind: int, pricing: Pricing) -> BlockChain:
         """The passes of a stage in actions of one cost kind."""
         blocks = stage.actions[cost_kind]
+        known = self._known(pricing).passes
         passes = [
-            (tuple(self._passes([segment for segment, _ in pattern], pricing)), count)
+            (tuple(known.of([segment for segment, _ in pattern])), count)
             for pattern, count in blocks
         ]
         if cost_kind not in COMPLETING:
@@ -505,15 +395,13 @@ class StagePricer:
             for programs, kind in ((pair.forward, FORWARD), (pair.backward, BACKWARD))
         )
         forward_is_longer = len(forward) >= len(backward)
+        known = self._known(pricing).passes
 
         def of(both: tuple[Segment | None, Segment | None]) -> Pass:
             ahead, back = both
             if ahead is not None and back is not None:
-                return self._overlapped_pass(
-                    ahead, back, pricing, forward_is_longer=forward_is_longer
-                )
-            (alone,) = (each for each in both if each is not None)
-            return self._passes([alone], pricing)[0]
+                return known.overlapped(ahead, back, forward_is_longer=forward_is_longer)
+            return known.of([each for each in both if each is not None])[0]
 
         beside = repeated_blocks(list(zip_longest(forward, backward)))
         passes = [(tuple(map(of, pattern)), count) for pattern, count in beside]
@@ -523,7 +411,6 @@ class StagePricer:
         self,
         stage: UnpricedStage,
         chains: Mapping[int, tuple[BlockChain, ChainCost]],
-        pricing: Pricing,
     ) -> StageCost:
         """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
         optimizer = refresh = refresh_host = 0.0
@@ -532,7 +419,7 @@ class StagePricer:
             optimizer = optimizer + count * taken(end.optimizer_seconds, numbers)
             refresh = refresh + count * taken(end.refresh_seconds, numbers)
             refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
-        gathers = self._instructions_of(stage.first.own.gathers, pricing)
+        gathers = chains[FORWARD][0].passes[0][0][0].gathers
         return StageCost(
             passes={kind: cost.cost for kind, (_, cost) in chains.items()},
             memory=stage.memory,
@@ -550,6 +437,11 @@ class StagePricer:
             sent_forward_bytes=stage.sent_forward_bytes,
             sent_backward_bytes=stage.sent_backward_bytes,
         )
+
+
+def _alone(program: BlockProgram, kinds: Iterable[int]) -> list[Segment]:
+    """A block's passes between equal ones, by kind of action."""
+    return [segment for kind in kinds for segment in segments([program], kind, steady=True)]
 
 
 def _host_seconds(instructions: Iterable[Instruction]) -> float:

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from distir.simulation.pricing.chains import BlockChain, ChainCost, PassCost
 from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
-from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stage_cost import StageCost, UnpricedStage
 
 
@@ -24,7 +23,6 @@ class ChainPricer(Protocol):
         self,
         stage: UnpricedStage,
         chains: Mapping[int, tuple[BlockChain, ChainCost]],
-        pricing: Pricing,
     ) -> StageCost:
         """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
         ...
@@ -35,7 +33,6 @@ class ToPrice:
     """Stages and overlapped pairs whose passes are known, but not how long they take."""
 
     pricer: ChainPricer
-    pricing: Pricing
     stages: Sequence[UnpricedStage]
     chains: Sequence[Sequence[BlockChain]]
     """By cost kind, the passes of the stages that have it; and then those of the pairs."""
@@ -46,9 +43,7 @@ class ToPrice:
             zip(*both, strict=True) for both in zip(self.chains, costs, strict=True)
         )
         priced = [
-            self.pricer.priced_stage(
-                stage, {kind: next(of_kinds[kind]) for kind in stage.actions}, self.pricing
-            )
+            self.pricer.priced_stage(stage, {kind: next(of_kinds[kind]) for kind in stage.actions})
             for stage in self.stages
         ]
         return priced, [cost.cost for _, cost in of_pairs]

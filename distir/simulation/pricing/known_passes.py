@@ -1,0 +1,174 @@
+"""The passes of blocks on one mesh, of which equal ones are one.
+
+Blocks that keep other values, or that something else is recomputed beside, often run equal ops in
+equal order on other values. Their passes take equally long, whatever follows: they are one `Pass`,
+so that all that is found out about it is found once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from distir.ir.core import Node, Value
+from distir.ops.ring import Ring
+from distir.plan.model import fresh_values
+from distir.plan.passes import Composed, Segment, composed
+from distir.simulation.pricing.chains import Pass
+from distir.simulation.pricing.instructions import Instruction, Pricing
+from distir.simulation.pricing.turns import turns
+
+_Content: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]
+"""Kinds of the nodes of a segment; its values as numbers, in the order in which they occur; how
+many of them are handed to it; kinds of the nodes that gather for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    """A segment as instructions."""
+
+    instructions: Sequence[Instruction]
+    """All but what shares out gradients."""
+    handed: tuple[Value, ...]
+    handing: tuple[Value, ...]
+    scatters: Sequence[Instruction]
+    gathers: Sequence[Instruction]
+    """What is gathered for the block, in this segment or in another one."""
+
+    @cached_property
+    def alone(self) -> Pass:
+        """The pass by itself."""
+        return Pass.of(
+            self.instructions,
+            self.handed,
+            self.handing,
+            gathers=self.gathers,
+            scatters=self.scatters,
+        )
+
+    @cached_property
+    def aside(self) -> _Listed:
+        """The same with values of its own, so that it can stand beside another segment of its
+        block."""
+        used = [value for each in self.instructions for value in (*each.reads, *each.writes)]
+        values = fresh_values([*self.handed, *used, *self.handing])
+        return _Listed(
+            [
+                each.of_values(
+                    tuple([values[value] for value in each.reads]),
+                    tuple([values[value] for value in each.writes]),
+                )
+                for each in self.instructions
+            ],
+            tuple([values[value] for value in self.handed]),
+            tuple([values[value] for value in self.handing]),
+            self.scatters,
+            self.gathers,
+        )
+
+
+class KnownPasses:
+    """Passes with the prices of one mesh; what was asked for is kept."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._kinds: dict[object, int] = {}
+        self._kind_of: dict[Node, int] = {}
+        self._priced: dict[int, Instruction] = {}
+        """By kind of node: what equal ones take."""
+        self._by_content: dict[_Content, _Listed] = {}
+        self._listed: dict[Segment, _Listed] = {}
+        self._passes: dict[Segment, Pass] = {}
+        self._overlapped: dict[tuple[_Listed, _Listed, bool], Pass] = {}
+
+    def of(self, wanted: Iterable[Segment]) -> list[Pass]:
+        """The passes of segments."""
+        known, found = self._passes, list[Pass]()
+        for segment in wanted:
+            each = known.get(segment)
+            if each is None:
+                each = known[segment] = self._of_segment(segment).alone
+            found.append(each)
+        return found
+
+    def overlapped(self, forward: Segment, backward: Segment, *, forward_is_longer: bool) -> Pass:
+        """A forward pass of a block and a backward pass of another, in turns. What comes from and
+        goes to the blocks beside is listed for the pass of more blocks first: the other one may
+        have ended before the next block."""
+        ahead, back = self._of_segment(forward), self._of_segment(backward)
+        key = (ahead, back, forward_is_longer)
+        found = self._overlapped.get(key)
+        if found is None:
+            both = ahead, back.aside
+            order = turns(*(each.instructions for each in both))
+            first, second = both if forward_is_longer else both[::-1]
+            found = self._overlapped[key] = Pass.of(
+                [both[whose].instructions[at] for whose, part in order for at in part],
+                (*first.handed, *second.handed),
+                (*first.handing, *second.handing),
+                gathers=[gather for each in both for gather in each.gathers],
+                scatters=[scatter for each in both for scatter in each.scatters],
+            )
+        return found
+
+    def _of_segment(self, segment: Segment) -> _Listed:
+        found = self._listed.get(segment)
+        if found is None:
+            ops, gathers = composed(segment), segment.own.gathers
+            content = self._content(ops, gathers)
+            found = self._by_content.get(content)
+            if found is None:
+                found = self._by_content[content] = _Listed(
+                    self._instructions(ops.without_scatters),
+                    ops.handed,
+                    ops.handing,
+                    self._instructions(ops.scatters),
+                    self._instructions(gathers),
+                )
+            self._listed[segment] = found
+        return found
+
+    def _content(self, ops: Composed, gathers: Iterable[Node]) -> _Content:
+        """Equal for segments that differ in nothing but which values they have."""
+        nodes = ops.nodes
+        values = [*ops.handed]
+        for node in nodes:
+            values += node.operands
+            values += node.results
+        values += ops.handing
+        numbers: dict[Value, int] = {}
+        numbered = tuple([numbers.setdefault(value, len(numbers)) for value in values])
+        kinds = tuple(map(self._kind, nodes))
+        return kinds, numbered, len(ops.handed), tuple(map(self._kind, gathers))
+
+    def _kind(self, node: Node) -> int:
+        """The number of a kind of node. Nodes of one op on operands of the same types take equally
+        long."""
+        found = self._kind_of.get(node)
+        if found is None:
+            key = (node.op, node.operand_types, node.result_types, node.part)
+            found = self._kind_of[node] = self._kinds.setdefault(key, len(self._kinds))
+        return found
+
+    def _instructions(self, nodes: Sequence[Node]) -> list[Instruction]:
+        """The instructions of nodes of one pass."""
+        pricing, known = self._pricing, self._priced
+        pipelined = pricing.products_beside(nodes)
+        found: list[Instruction] = []
+        for node in nodes:
+            beside = pipelined.get(node, ())
+            if beside or isinstance(node.op, Ring):
+                found += pricing.of_node(node, beside)
+                continue
+            kind = self._kind(node)
+            if kind in known:
+                found.append(known[kind].of_values(node.operands, node.results))
+            else:
+                (known[kind],) = pricing.of_node(node)
+                found.append(known[kind])
+        return found
+
+
+__all__ = ["KnownPasses"]
