@@ -3,81 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 
 from distir.axes.model import Axis
 from distir.errors import StrategyError, shown
 from distir.garbage import collection_paused
-from distir.ir.core import Value
 from distir.mesh import MESH_CHOICES, mesh_axes, padded_sizes
 from distir.plan.block_program import instantiate_block
-from distir.plan.decisions import Place, deciding, places_of
+from distir.plan.chains import ChainPlacer, Keeping
 from distir.plan.fingerprint import Fingerprints
 from distir.plan.hosting import with_values_on_host
 from distir.plan.model import BlockProgram, Plan, Stage, in_one_stage
 from distir.plan.model_programs import ModelPrograms
-from distir.plan.positions import Positions, layout_at, positions_of
 from distir.rules import explain, rules_of
 from distir.schedules import CompiledSchedule, compile_schedule, find_schedule, forward_only
 from distir.strategy import AUTO, Strategy
 from distir.transforms.instantiate import Sizes
-from distir.transforms.moves import Local
-from distir.transforms.place import AxisListEntry, Mesh
-from distir.transforms.place_block import BlockPlacer, PlacedBlock
-from distir.transforms.recompute import (
-    RECOMPUTE,
-    inside_kernels,
-    recompute,
-    views_of_parameters,
-)
-from distir.transforms.step import BlockStep, build_step, lowered_ops
+from distir.transforms.place import Mesh
 from distir.transforms.token_passes import NO_PASSES, TokenPasses
 from distir.workload import Workload
-
-MANY_LISTS = 16
-"""Lists of a block's axes from which on it pays to find out what each decides there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """What rests from the forward to the backward pass as far as placement has to know: how blocks
-    are recomputed, every which of them or how many layers of a stage (0: not counted by stage), and
-    whether gathered activations stay. `picked`: a plan says what each layer does."""
-
-    recompute: str = "none"
-    every: int = 1
-    layers: int = 0
-    gathered: bool = False
-    picked: bool = False
-
-    @classmethod
-    def of(cls, strategy: Strategy) -> Keeping:
-        """What a strategy says of it."""
-        if strategy.recompute == "none":
-            return cls(gathered=strategy.keeps_activations)
-        if strategy.recompute == AUTO:
-            return cls("full", gathered=strategy.keeps_activations, picked=True)
-        return cls(
-            strategy.recompute,
-            strategy.recompute_every,
-            strategy.recompute_layers,
-            strategy.keeps_activations,
-        )
-
-    def at(self, block: int) -> Keeping:
-        """What it means for one block, whatever its stage."""
-        again = (block + 1) % self.every == 0
-        return Keeping(self.recompute if again else "none", gathered=self.gathered)
-
-    @property
-    def of_layers(self) -> tuple[Keeping, Keeping]:
-        """What a stage may pick for a layer: to keep everything, and to recompute."""
-        return Keeping(gathered=self.gathered), Keeping(self.recompute, gathered=self.gathered)
-
 
 _mesh_choices = attrgetter(*MESH_CHOICES)
 
@@ -125,27 +72,13 @@ class Planner:
         self.token_passes = token_passes
         self.loss_copies = loss_copies
         self.program = workload.program
-        self._steps: dict[object, BlockStep] = {}
-        self._forward: dict[object, BlockPlacer] = {}
-        self._placed: dict[object, PlacedBlock] = {}
-        self._chains: dict[object, tuple[PlacedBlock, ...]] = {}
-        self._stored: dict[object, list[dict[Value, Positions]]] = {}
+        self._placer = ChainPlacer(workload, fuse=fuse, narrow=narrow)
         self._schedules: dict[object, CompiledSchedule] = {}
         self._meshes: dict[object, Mesh] = {}
-        self._block_meshes: dict[object, Mesh] = {}
-        self._block_axes: dict[int, frozenset[Axis]] = {}
-        self._block_lists: dict[int, set[object]] = {}
-        self._block_places: dict[int, tuple[Place, ...]] = {}
-        self._entries_deciding: dict[
-            tuple[int, tuple[AxisListEntry, ...]], tuple[AxisListEntry, ...]
-        ] = {}
         self._grids: dict[object, tuple[Mesh, tuple[int, ...]]] = {}
         self._instantiated: dict[object, ModelPrograms] = {}
         self._block_programs: dict[object, dict[object, BlockProgram]] = {}
-        self._rests: dict[PlacedBlock, dict[Value, Positions]] = {}
-        self._demanded: dict[PlacedBlock, tuple[tuple[Value, Positions], ...]] = {}
         self._sizes_of: dict[object, Sizes] = {}
-        self._handed_on: dict[BlockPlacer | PlacedBlock, tuple[Positions, ...]] = {}
         self._fingerprints = Fingerprints()
         self._explained: tuple[Strategy, str | None] | None = None
         """The last strategy that was asked about; several ask about one, one after the other."""
@@ -193,8 +126,8 @@ class Planner:
         all, in numbers (degrees, microbatches) and in how axis lists are spelled. ZeRO, the
         schedule and what a plan picks per stage are not looked at."""
         kind = self.kind(strategy)
-        chain = self._chain(kind.mesh, kind.keeping)
-        stored = self._stored_layouts(kind.mesh, kind.keeping)
+        chain = self._placer.chain(kind.mesh, kind.keeping)
+        stored = self._placer.stored_layouts(kind.mesh, kind.keeping)
         return self._fingerprints.of_chain(kind.mesh, chain, stored)
 
     # --- programs of blocks ----------------------------------------------------------------------
@@ -273,9 +206,9 @@ class Planner:
         forward pass, so blocks that recompute hand on what blocks that keep everything do: blocks
         of two such chains fit together."""
         mesh, keeping = kind.mesh, kind.keeping
-        stored = self._stored_layouts(mesh, keeping)
+        stored = self._placer.stored_layouts(mesh, keeping)
         found: list[BlockProgram] = []
-        chain = self._chain(mesh, keeping)
+        chain = self._placer.chain(mesh, keeping)
         for place, (placed, layouts) in enumerate(zip(chain, stored, strict=True), start=1):
             padded = tuple((axis, sizes.of(axis)) for axis in placed.mesh.padded)
             # The backward pass of the last block follows its forward pass at once.
@@ -324,190 +257,6 @@ class Planner:
                 unpadded[member] = member.size
                 axes[member] = -(-member.size // step) * step
         return Sizes(axes, degrees, self.workload.types.compute, unpadded)
-
-    def _chain(self, mesh: Mesh, keeping: Keeping) -> tuple[PlacedBlock, ...]:
-        """Every block placed: forward from first to last, then backward."""
-        key = (mesh, keeping)
-        if key not in self._chains:
-            self._chains[key] = self._place_chain(mesh, keeping)
-        return self._chains[key]
-
-    def _place_chain(self, mesh: Mesh, keeping: Keeping) -> tuple[PlacedBlock, ...]:
-        blocks = self.program.blocks
-        meshes = {first: self._mesh_of_block(mesh, first) for first in set(blocks.representative)}
-        placers: list[BlockPlacer] = []
-        handed: tuple[Positions, ...] = ()
-        for index, first in enumerate(blocks.representative):
-            placer = self._place_forward(meshes[first], first, handed, keeping.at(index))
-            placers.append(placer)
-            handed = self._handed(placer, placer.outputs)
-        placed: list[PlacedBlock] = []
-        handed = ()
-        for placer in reversed(placers):
-            block = self._place_backward(placer, handed)
-            placed.append(block)
-            handed = self._handed(block, block.input_gradients)
-        return tuple(reversed(placed))
-
-    def _handed(
-        self, placed: BlockPlacer | PlacedBlock, locals_: Sequence[Local | None]
-    ) -> tuple[Positions, ...]:
-        """The layouts of what a placed block hands on."""
-        found = self._handed_on.get(placed)
-        if found is None:
-            dims = placed.step.axes.dims
-            layouts = ((each.layout, dims[each.value]) for each in locals_ if each is not None)
-            found = tuple(positions_of(*each) for each in layouts)
-            self._handed_on[placed] = found
-        return found
-
-    def _place_forward(
-        self, mesh: Mesh, first: int, handed: tuple[Positions, ...], keeping: Keeping
-    ) -> BlockPlacer:
-        key = (mesh, first, handed, keeping)
-        if key not in self._forward:
-            block = self.program.blocks.blocks[first]
-            lowered = lowered_ops(self.program.blocks, block, mesh.lists)
-            exchanged = frozenset(
-                entry.axis for entries in mesh.lists for entry in entries if entry.everywhere
-            )
-            step = self._step(first, lowered, mesh.padded, exchanged, keeping.recompute)
-            layouts = tuple(
-                layout_at(positions, step.axes.dims[value])
-                for positions, value in zip(handed, block.inputs, strict=True)
-            )
-            self._forward[key] = BlockPlacer(step, mesh, layouts, keeping.gathered)
-        return self._forward[key]
-
-    def _mesh_of_block(self, mesh: Mesh, first: int) -> Mesh:
-        """The mesh with as much of its lists as can decide anything in a block: the axes that
-        the block has. Meshes that differ elsewhere are one, so that the block is placed once."""
-        if (mesh, first) not in self._block_meshes:
-            if first not in self._block_axes:
-                axes, group = self.program.axes, self.program.blocks.group
-                order = self.program.blocks.blocks[first].axis_order(axes)
-                leaders = {*order, *map(axes.leader, order)}
-                self._block_axes[first] = frozenset(group.get(a, a) for a in leaders)
-            own = self._block_axes[first]
-            lists = tuple(tuple(e for e in every if e.axis in own) for every in mesh.lists)
-            known = self._block_lists.setdefault(first, set())
-            known.add(lists)
-            if len(known) > MANY_LISTS:
-                lists = tuple(self._deciding(first, entries) for entries in lists)
-            padded = mesh.padded & own
-            key = (mesh.names, lists, mesh.users, mesh.sharding, padded)
-            known = self._block_meshes.setdefault(key, replace(mesh, lists=lists, padded=padded))
-            self._block_meshes[mesh, first] = known
-        return self._block_meshes[mesh, first]
-
-    def _deciding(
-        self, first: int, entries: tuple[AxisListEntry, ...]
-    ) -> tuple[AxisListEntry, ...]:
-        """The entries of a list that decide anything in a block; equal lists are often asked
-        about, as that of data parallelism is the same beside all others."""
-        key = first, entries
-        if key not in self._entries_deciding:
-            self._entries_deciding[key] = deciding(self._places(first), entries)
-        return self._entries_deciding[key]
-
-    def _places(self, first: int) -> tuple[Place, ...]:
-        """The places of a block where lists decide."""
-        if first not in self._block_places:
-            self._block_places[first] = places_of(self.program, first)
-        return self._block_places[first]
-
-    def _step(
-        self,
-        first: int,
-        lowered: frozenset[int],
-        padded: frozenset[Axis],
-        exchanged: frozenset[Axis],
-        recomputed: str,
-    ) -> BlockStep:
-        policy = recomputed if first in self.program.layers else "none"
-        # Where nothing is recomputed, nobody asks what is exchanged.
-        key = (first, lowered, padded, exchanged if policy != "none" else None, policy)
-        if key not in self._steps:
-            blocks = self.program.blocks
-            block = blocks.blocks[first]
-            narrow = self.narrow and self.workload.types.product is not None
-            step = build_step(blocks, block, lowered, self.workload.training, padded, narrow=narrow)
-            if self.workload.training:
-                dropped = RECOMPUTE.get(policy)(blocks, step, exchanged) | views_of_parameters(step)
-                if self.fuse:
-                    dropped |= inside_kernels(step)
-                eager = policy in ("full", "needed")
-                step = recompute(step, dropped, eager=eager, to_end=policy == "full")
-            self._steps[key] = step
-        return self._steps[key]
-
-    def _place_backward(self, placer: BlockPlacer, handed: tuple[Positions, ...]) -> PlacedBlock:
-        key = (placer, handed)
-        if key not in self._placed:
-            step = placer.step
-            given = [
-                step.output_gradients[v] for v in step.block.outputs if v in step.output_gradients
-            ]
-            layouts = tuple(
-                layout_at(positions, step.axes.dims[value])
-                for positions, value in zip(handed, given, strict=True)
-            )
-            self._placed[key] = placer.backward(layouts)
-        return self._placed[key]
-
-    def _stored_layouts(self, mesh: Mesh, keeping: Keeping) -> list[dict[Value, Positions]]:
-        """Per block and parameter where it rests: as its uses need it if they agree (over all
-        blocks that use it), otherwise whole."""
-        key = (mesh, keeping)
-        if key not in self._stored:
-            self._stored[key] = self._agreed_layouts(mesh, self._chain(mesh, keeping))
-        return self._stored[key]
-
-    def _agreed_layouts(
-        self, mesh: Mesh, chain: tuple[PlacedBlock, ...]
-    ) -> list[dict[Value, Positions]]:
-        demands: dict[Value, set[Positions]] = {}
-        blocks = list(zip(self._corresponding_parameters, chain, strict=True))
-        sharing = self.program.sharing_blocks
-        for index in sharing:
-            own, placed = blocks[index]
-            for value, positions in self._demanded_by(placed):
-                demands.setdefault(own[value], set()).add(positions)
-        return [
-            _agreed(own, demands, mesh.whole) if index in sharing else self._agreed_alone(placed)
-            for index, (own, placed) in enumerate(blocks)
-        ]
-
-    def _agreed_alone(self, placed: PlacedBlock) -> dict[Value, Positions]:
-        """Where the parameters of a block rest that shares none with others."""
-        found = self._rests.get(placed)
-        if found is None:
-            demands: dict[Value, set[Positions]] = {}
-            for value, positions in self._demanded_by(placed):
-                demands.setdefault(value, set()).add(positions)
-            own = {value: value for value in placed.step.block.parameters}
-            found = self._rests[placed] = _agreed(own, demands, placed.mesh.whole)
-        return found
-
-    @cached_property
-    def _corresponding_parameters(self) -> tuple[dict[Value, Value], ...]:
-        """Per block its parameters, by those of the first block that equals it."""
-        blocks = self.program.blocks
-        every = zip(blocks.representative, blocks.blocks, strict=True)
-        return tuple(
-            dict(zip(blocks.blocks[first].parameters, block.parameters, strict=True))
-            for first, block in every
-        )
-
-    def _demanded_by(self, placed: PlacedBlock) -> tuple[tuple[Value, Positions], ...]:
-        """The parameters that a placed block reads, and where its devices read them."""
-        found = self._demanded.get(placed)
-        if found is None:
-            dims, own = placed.step.axes.dims, frozenset(placed.step.block.parameters)
-            read = ((each.value, each.layout) for each in placed.demanded if each.value in own)
-            found = tuple((value, positions_of(layout, dims[value])) for value, layout in read)
-            self._demanded[placed] = found
-        return found
 
     # --- plans -----------------------------------------------------------------------------------
 
@@ -560,15 +309,3 @@ class Planner:
         return ModelPrograms.alike(
             tuple(chains[policy][block] for block, policy in enumerate(recomputed))
         )
-
-
-def _agreed(
-    own: Mapping[Value, Value], demands: Mapping[Value, set[Positions]], whole: Positions
-) -> dict[Value, Positions]:
-    """By parameter where it rests: where it is demanded, if that is one place, or else whole. `own`
-    are the names by which it is demanded."""
-    found: dict[Value, Positions] = {}
-    for value, actual in own.items():
-        wanted = demands.get(actual, {whole})
-        found[value] = next(iter(wanted)) if len(wanted) == 1 else whole
-    return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distir.ir.core import Value
-from distir.transforms.moves import Layout, Local, Pending
+from distir.transforms.moves import Layout, Local, Move, Pending, PlacedMove
 from distir.transforms.place import Mesh, Placed, Placement
 from distir.transforms.step import BlockStep
 
@@ -62,6 +62,12 @@ class BlockPlacer:
             self.placement.home[value] = local
         self.results = tuple(self._result(value) for value in block.results)
         self.forward_steps = tuple(self.placement.next_phase(keep_gathered))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the forward pass gathers a value."""
+        moves = (each.move for each in self.forward_steps if isinstance(each, PlacedMove))
+        return Move.GATHER in moves
 
     def _result(self, value: Value) -> Local:
         """A result of the model with its pending sums added up. The loss of a training step is

@@ -16,7 +16,7 @@ from distir.importers.load import LoadedModel
 from distir.models.experts import Experts
 from distir.models.transformer import TransformerConfig
 from distir.plan import Planner
-from distir.plan import planner as planning
+from distir.plan import chains as placing
 from distir.plan.axis_lists import AxisLists
 from distir.strategy import format_lists
 from tests.slow import shares
@@ -80,9 +80,9 @@ def test_blocks_are_placed_alike_whatever_lists_were_placed_before(
         made = replace(BASE, axes=format_lists(lists), zero=zero, recompute=recompute)
         if warm.explain(made) is not None:
             continue
-        monkeypatch.setattr(planning, "MANY_LISTS", 0)
+        monkeypatch.setattr(placing, "MANY_LISTS", 0)
         found = warm.simulate(made)
-        monkeypatch.setattr(planning, "MANY_LISTS", 10**9)
+        monkeypatch.setattr(placing, "MANY_LISTS", 10**9)
         alone = Simulator(workload, cluster).simulate(made)
         assert dict(found.metrics) == dict(alone.metrics), made.label
         assert found.padding == alone.padding
