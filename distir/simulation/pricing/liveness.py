@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distir.arrays import Floats
+from distir.arrays import Flags, Floats, Indices
 from distir.cost.amounts import Amount
 from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
@@ -169,20 +169,45 @@ class LivePass:
         what is `leaving` not before the end.
         """
         end = self.moments - 1
-        every = {**self.sizes, **present}
-        born = [*self.born, *(0 if each in arriving else -1 for each in present)]
+        every = (*self.sizes, *present)
+        born = [*self.born, *[0 if each in arriving else -1 for each in present]]
         goes = [
             end + 1 if each in kept else end if each in leaving else gone.get(each, 1)
             for each in every
         ]
-        moments = np.arange(-1, end + 1)[:, None]  # what is there before the start is no addition
-        there = ((np.array(born) <= moments) & (moments < np.array(goes))).astype(np.float64)
-        added = there[1:] - there[0]
-        of_buffers = [row for row, each in enumerate(every) if each in buffers]
+        of_buffers = [each in buffers for each in every]
         table = np.concatenate((self.table, table_of(present.values(), self.num_sizes)))
-        held, buffered = added @ table, added[:, of_buffers] @ table[of_buffers]
-        fullest, sizes = held[:-1].argmax(axis=0), np.arange(self.num_sizes)
-        return np.stack((held[-1], held[fullest, sizes], buffered[-1], buffered[fullest, sizes]))
+        return _effect(table, np.array(born), np.array(goes), np.array(of_buffers, np.bool_), end)
+
+
+def _effect(table: Floats, born: Indices, goes: Indices, of_buffers: Flags, end: int) -> Floats:
+    """The effect on memory of storages with bytes `table`, of shape (storages, program sizes), each
+    of them there from the moment `born` until `goes`, of moments from 0 to `end`: a row for each
+    field of a `MemoryEffect`. What is there before is no addition, what is there after it stays.
+    """
+    # Of what happens at one moment, what goes comes first.
+    keys = np.concatenate((2 * goes, 2 * born + 1))
+    order = keys.argsort()
+    order = order[slice(*keys[order].searchsorted((0, 2 * end + 1)))]
+    rows, signs = order % len(table), np.where(order < len(table), -1.0, 1.0)
+    held = _held(table, rows, signs)
+    sizes = np.arange(table.shape[1])
+    fullest = held.argmax(axis=0)
+    found = np.zeros((4, len(sizes)))
+    found[0], found[1] = held[-1], held[fullest, sizes]
+    moving = of_buffers[rows].nonzero()[0]
+    if len(moving):
+        held = _held(table, rows[moving], signs[moving])
+        found[2], found[3] = held[-1], held[moving.searchsorted(fullest), sizes]
+    return found
+
+
+def _held(table: Floats, rows: Indices, signs: Floats) -> Floats:
+    """Bytes held before and after each of several changes, of shape (1 + changes, program sizes):
+    a row of the `table` that comes or goes, as the sign says."""
+    held = np.zeros((1 + len(rows), table.shape[1]))
+    np.multiply(table[rows], signs[:, None], out=held[1:])
+    return np.add.accumulate(held, axis=0, out=held)
 
 
 def table_of(sizes: Collection[Amount], num_sizes: int) -> Floats:
