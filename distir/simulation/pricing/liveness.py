@@ -4,8 +4,8 @@ A value takes memory from the op that makes it to the last op that reads it; a v
 storage of its operand. A storage goes by the name of a value: the one with which it was made, or
 the first that came with it over a border. When the ops of a pass make and last use storages is the
 same whatever stands beside the block, and is found once (`LivePass`). Each `effect` of the pass
-adds what comes from other passes and what stays for them: it is known when each storage is there,
-and what is held is a product of matrices, of (moments, storages) and (storages, program sizes).
+adds what comes from other passes and what stays for them: it is known when each storage comes and
+goes, and what is held is the sum of what has come so far, less what has gone, at all program sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distir.arrays import Flags, Floats, Indices
+from distir.arrays import Floats, Indices
 from distir.cost.amounts import Amount
 from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
@@ -79,8 +79,9 @@ class LivePass:
     """Per value for the segment after, its storage."""
     saved: Collection[Value]
     """What rests from the forward to the backward pass."""
-    buffers: Collection[Value]
-    """What is made for the loss or to move state, without what crosses a border."""
+    buffers: Collection[Value] | None
+    """What is made for the loss or to move state, without what crosses a border; None if buffers
+    are not told apart."""
     sizes: Mapping[Value, Floats]
     """Bytes of what the pass makes, at every program size: the rows of `table`."""
     table: Floats
@@ -93,9 +94,12 @@ class LivePass:
     """The number of moments: the start, every op in order, and the end."""
 
     @classmethod
-    def of(cls, segment: Segment, numbers: Sequence[int] | None, num_sizes: int) -> LivePass:
+    def of(
+        cls, segment: Segment, numbers: Sequence[int] | None, num_sizes: int | None = None
+    ) -> LivePass:
         """The pass of a segment. `numbers` are those of the storages of what it is handed; None in
-        `W`, where only gathered parameters are."""
+        `W`, where only gathered parameters are. Buffers are told apart if there is one program size
+        (None)."""
         ops = composed(segment)
         nodes = ops.nodes
         storage = storages(nodes, _shared(segment, ops, numbers))
@@ -106,7 +110,6 @@ class LivePass:
         gone: dict[Value, int] = {}
         made: dict[Value, Amount] = {}
         born: list[int] = []
-        buffers: set[Value] = set()
         for moment, node in enumerate(nodes, start=1):
             for value in (*node.operands, *node.results):
                 gone[storage.get(value, value)] = moment + 1
@@ -114,15 +117,17 @@ class LivePass:
                 if value not in storage:
                     made[value] = size
                     born.append(moment)
-            if not node.part.of_model:
-                buffers.update(node.results)
-        table = table_of(made.values(), num_sizes)
+        table = table_of(made.values(), num_sizes or 1)
+        buffers = None
+        if num_sizes is None:
+            moved = [value for node in nodes if not node.part.of_model for value in node.results]
+            buffers = {*moved, *roots(segment.gathered)}.difference(roots(segment.sent))
         return cls(
             storage=storage,
             handed=roots(ops.handed),
             handing=roots(ops.handing),
             saved=frozenset(roots(segment.program.saved)),
-            buffers=buffers.union(roots(segment.gathered)).difference(roots(segment.sent)),
+            buffers=buffers,
             sizes=dict(zip(made, table, strict=True)),
             table=table,
             born=born,
@@ -156,13 +161,14 @@ class LivePass:
         self,
         present: Mapping[Value, Amount],
         gone: Mapping[Value, int],
-        buffers: Collection[Value],
+        buffers: Collection[Value] | None,
         *,
         arriving: Collection[Value] = (),
         kept: Collection[Value] = (),
         leaving: Collection[Value] = (),
     ) -> Floats:
-        """The effect of the pass on memory: a row for each field of a `MemoryEffect`.
+        """The effect of the pass on memory: a row for each field of a `MemoryEffect`, without those
+        of buffers if these are not told apart.
 
         `present` is what is there before, and what this block has to free, at the moments `gone` or
         else at once; what is `arriving` is allocated at the start. What is `kept` is not freed,
@@ -175,36 +181,32 @@ class LivePass:
             end + 1 if each in kept else end if each in leaving else gone.get(each, 1)
             for each in every
         ]
-        of_buffers = [each in buffers for each in every]
         table = np.concatenate((self.table, table_of(present.values(), self.num_sizes)))
-        return _effect(table, np.array(born), np.array(goes), np.array(of_buffers, np.bool_), end)
+        rows, signs = _changes(np.array(born), np.array(goes), end)
+        held = _held(table, rows, signs)
+        if buffers is None:
+            return np.stack((held[-1], held.max(axis=0)))
+        moving = np.array([each in buffers for each in every], np.bool_)[rows].nonzero()[0]
+        buffered = _held(table, rows[moving], signs[moving])
+        fullest, sizes = held.argmax(axis=0), np.arange(self.num_sizes)
+        then = moving.searchsorted(fullest)
+        return np.stack((held[-1], held[fullest, sizes], buffered[-1], buffered[then, sizes]))
 
 
-def _effect(table: Floats, born: Indices, goes: Indices, of_buffers: Flags, end: int) -> Floats:
-    """The effect on memory of storages with bytes `table`, of shape (storages, program sizes), each
-    of them there from the moment `born` until `goes`, of moments from 0 to `end`: a row for each
-    field of a `MemoryEffect`. What is there before is no addition, what is there after it stays.
+def _changes(born: Indices, goes: Indices, end: int) -> tuple[Indices, Floats]:
+    """What comes and goes at the moments from 0 to `end`, in order: the numbers of storages that
+    are there from a moment `born` until one when each `goes`, and 1 if it comes or -1 if it goes.
     """
     # Of what happens at one moment, what goes comes first.
     keys = np.concatenate((2 * goes, 2 * born + 1))
     order = keys.argsort()
     order = order[slice(*keys[order].searchsorted((0, 2 * end + 1)))]
-    rows, signs = order % len(table), np.where(order < len(table), -1.0, 1.0)
-    held = _held(table, rows, signs)
-    sizes = np.arange(table.shape[1])
-    fullest = held.argmax(axis=0)
-    found = np.zeros((4, len(sizes)))
-    found[0], found[1] = held[-1], held[fullest, sizes]
-    moving = of_buffers[rows].nonzero()[0]
-    if len(moving):
-        held = _held(table, rows[moving], signs[moving])
-        found[2], found[3] = held[-1], held[moving.searchsorted(fullest), sizes]
-    return found
+    return order % len(goes), np.where(order < len(goes), -1.0, 1.0)
 
 
 def _held(table: Floats, rows: Indices, signs: Floats) -> Floats:
     """Bytes held before and after each of several changes, of shape (1 + changes, program sizes):
-    a row of the `table` that comes or goes, as the sign says."""
+    a row of the `table` times its sign."""
     held = np.zeros((1 + len(rows), table.shape[1]))
     np.multiply(table[rows], signs[:, None], out=held[1:])
     return np.add.accumulate(held, axis=0, out=held)
@@ -313,7 +315,7 @@ class LiveBackward:
         return self.first.effect(
             {each: self.sizes[each] for each in (*self.saved, *self.given)},
             _gone(self.first, self.forward),
-            {*self.forward.buffers, *self.first.buffers},
+            _buffers(self.forward, self.first),
             arriving=self.given if is_last else (),
             kept=held if is_first else held.union(self.sent),
             leaving=self.sent if is_first else (),
@@ -328,7 +330,7 @@ class LiveBackward:
                 **{each: each.type.size_bytes for each in second.handed},
             },
             _gone(second, self.first, self.forward),
-            {*self.forward.buffers, *self.first.buffers, *second.buffers},
+            _buffers(self.forward, self.first, second),
             kept=second.handing,
         )
 
@@ -338,6 +340,12 @@ class LiveBackward:
         numbers = frozenset(number for each, number in self.arrived.items() if each in held)
         gradients = Border.of(self.sent, self.sizes, held, self.first.num_sizes)
         return BackwardBorder(gradients, numbers)
+
+
+def _buffers(*passes: LivePass) -> Collection[Value] | None:
+    """The buffers of passes; None if they are not told apart."""
+    every = [each.buffers for each in passes if each.buffers is not None]
+    return {value for own in every for value in own} if every else None
 
 
 def _gone(live: LivePass, *earlier: LivePass) -> Mapping[Value, int]:

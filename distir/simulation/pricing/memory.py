@@ -55,9 +55,9 @@ def in_turn(
 ) -> Floats:
     """The effect of several effects, one after the other, each once or as often as its count says.
 
-    An effect has a row for each field of a `MemoryEffect`, and a column for each program size; the
-    result has the columns `sizes`. In none of them are all counts 0. Bytes are whole numbers, so
-    that sums are exact in any order.
+    An effect has a row for each field of a `MemoryEffect`, or for those without buffers, and a
+    column for each program size; the result has the columns `sizes`. In none of them are all counts
+    0. Bytes are whole numbers, so that sums are exact in any order.
     """
     if len(effects) == 1 and not counts:
         return effects[0]
@@ -65,21 +65,31 @@ def in_turn(
     if sizes is not None:
         table = table.take(sizes, axis=2)
     deltas, peaks = table[:, ::2], table[:, 1::2]
-    if counts:
-        times = np.empty((len(table), 1, table.shape[2]))
-        for row, count in zip(times, counts, strict=True):
-            row[:] = count
-        peaks += deltas * ((deltas[:, :1] > 0) * (times - 1))
-        if not times.all():
-            peaks[:, :1][times == 0] = -np.inf
-        deltas *= times
-    ends = deltas.cumsum(axis=0)
-    peaks += ends - deltas
-    first = peaks[:, 0].argmax(axis=0)
+    if any(isinstance(each, np.ndarray) or each != 1 for each in counts):
+        _repeat(deltas, peaks, counts)
+    ends = np.add.accumulate(deltas)
     found = np.empty(table.shape[1:])
     found[::2] = ends[-1]
-    found[1::2] = peaks[first, :, np.arange(len(first))].T
+    peaks += ends
+    peaks -= deltas
+    if len(found) == 2:
+        np.maximum.reduce(peaks, out=found[1:])
+    else:
+        first = peaks[:, 0].argmax(axis=0)
+        found[1::2] = peaks[first, :, np.arange(len(first))].T
     return found
+
+
+def _repeat(deltas: Floats, peaks: Floats, counts: Sequence[Count]) -> None:
+    """Makes effects those of so many copies in a row. Each is of shape (effects, 1 or 2, program
+    sizes); what comes nowhere has no peak."""
+    times = np.empty((len(deltas), 1, deltas.shape[2]))
+    for row, count in zip(times, counts, strict=True):
+        row[:] = count
+    peaks += deltas * ((deltas[:, :1] > 0) * (times - 1))
+    if not times.all():
+        peaks[:, :1][times == 0] = -np.inf
+    deltas *= times
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +119,8 @@ them."""
 class ChainMemory:
     """The memory effects of stages, composed of those of their blocks, which it keeps.
 
-    If `num_sizes` is given, bytes are amounts with a number for each of so many program sizes.
+    If `num_sizes` is given, bytes are amounts with a number for each of so many program sizes, and
+    buffers are not told apart.
     """
 
     num_sizes: int | None = None
@@ -264,7 +275,7 @@ class ChainMemory:
         key = (segment, numbers)
         found = self._live.get(key)
         if found is None:
-            found = self._live[key] = LivePass.of(segment, numbers, self.num_sizes or 1)
+            found = self._live[key] = LivePass.of(segment, numbers, self.num_sizes)
         return found
 
     def _start(self, values: tuple[Value, ...]) -> Border:
