@@ -176,9 +176,10 @@ class StagePricer:
         """
         count = 1 + max(block_kinds)
         held = BlockBytes.empty(num_sizes, count, len(kinds_of_actions(splits)))
+        left_by = (FORWARD, INPUT_PART) if splits else (FORWARD,)
         for kind in range(count):
             index = _typical(block_kinds, kind)
-            alone = self._memory_of(programs[index : index + 1], splits)
+            alone = self._memory_of(programs[index : index + 1], splits, left_by)
             held.state[:, kind] = state_bytes(self.workload, programs[index]).total
             held.after_forward[:, kind] = alone[FORWARD].delta
             if splits:
@@ -227,9 +228,16 @@ class StagePricer:
                 state = state.plus(self._step_end(program, pricing, away).state, count)
         return state
 
-    def _memory_of(self, programs: Sequence[BlockProgram], splits: bool) -> dict[int, MemoryEffect]:
-        """The effects of actions on memory in a stage with these blocks."""
-        return self._memory.stage([((passes,), 1) for passes in block_passes(programs, splits)])
+    def _memory_of(
+        self,
+        programs: Sequence[BlockProgram],
+        splits: bool,
+        cost_kinds: Collection[int] | None = None,
+    ) -> dict[int, MemoryEffect]:
+        """The effects of actions on memory in a stage with these blocks; of all actions or those of
+        `cost_kinds`."""
+        blocks = [((passes,), 1) for passes in block_passes(programs, splits)]
+        return self._memory.stage(blocks, cost_kinds=cost_kinds)
 
     def _step_end(self, program: BlockProgram, pricing: Pricing, away: ChargedElsewhere) -> StepEnd:
         """What follows a block's last backward pass, without the parameters `away`."""
