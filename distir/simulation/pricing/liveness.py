@@ -24,6 +24,10 @@ from distir.ops.host import device_bytes
 from distir.plan.passes import Composed, Segment, composed
 
 
+NEVER = 2**32
+"""The moment when what is kept goes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Border:
     """The values that one block of a stage hands to the next. Compared by identity."""
@@ -86,12 +90,10 @@ class LivePass:
     """Bytes of what the pass makes, at every program size: the rows of `table`."""
     table: Floats
     """Bytes of shape (storages that the pass makes, program sizes)."""
-    born: Sequence[int]
+    born: Indices
     """Per storage that the pass makes, the moment when it does."""
     gone: Mapping[Value, int]
     """Per storage that the pass makes or reads, the moment after its last use."""
-    moments: int
-    """The number of moments: the start, every op in order, and the end."""
 
     @classmethod
     def of(
@@ -130,9 +132,8 @@ class LivePass:
             buffers=buffers,
             sizes=dict(zip(made, table, strict=True)),
             table=table,
-            born=born,
+            born=np.array(born, np.int64),
             gone=gone,
-            moments=len(nodes) + 2,
         )
 
     @property
@@ -140,9 +141,8 @@ class LivePass:
         """Number of program sizes."""
         return self.table.shape[1]
 
-    def forward(self, border: Border, *, is_first: bool, is_last: bool) -> tuple[Floats, Border]:
-        """The effect of a forward pass with this border before it, where the block is the first or
-        last one of its stage or is neither, and the border after it."""
+    def forward(self, border: Border) -> tuple[Floats, Border]:
+        """The effect of a forward pass with this border before it, and the border after it."""
         arrived = dict(zip(self.handed, border.storage, strict=True))
         sizes = {each: border.sizes[number] for each, number in arrived.items()}
         kept = {each for each, number in arrived.items() if border.kept[number]}
@@ -150,9 +150,7 @@ class LivePass:
             {each: size for each, size in sizes.items() if each not in kept},
             self.gone,
             self.buffers,
-            arriving=arrived if is_first else (),
-            kept=self.saved if is_last else {*self.saved, *self.handing},
-            leaving=self.handing if is_last else (),
+            kept={*self.saved, *self.handing},
         )
         sizes.update(self.sizes)
         return effect, Border.of(self.handing, sizes, {*self.saved, *kept}, self.num_sizes)
@@ -162,27 +160,18 @@ class LivePass:
         present: Mapping[Value, Amount],
         gone: Mapping[Value, int],
         buffers: Collection[Value] | None,
-        *,
-        arriving: Collection[Value] = (),
-        kept: Collection[Value] = (),
-        leaving: Collection[Value] = (),
+        kept: Collection[Value],
     ) -> Floats:
         """The effect of the pass on memory: a row for each field of a `MemoryEffect`, without those
         of buffers if these are not told apart.
 
         `present` is what is there before, and what this block has to free, at the moments `gone` or
-        else at once; what is `arriving` is allocated at the start. What is `kept` is not freed,
-        what is `leaving` not before the end.
+        else at once. What is `kept` is not freed.
         """
-        end = self.moments - 1
         every = (*self.sizes, *present)
-        born = [*self.born, *[0 if each in arriving else -1 for each in present]]
-        goes = [
-            end + 1 if each in kept else end if each in leaving else gone.get(each, 1)
-            for each in every
-        ]
+        goes = [NEVER if each in kept else gone.get(each, 0) for each in every]
         table = np.concatenate((self.table, table_of(present.values(), self.num_sizes)))
-        rows, signs = _changes(np.array(born), np.array(goes), end)
+        rows, signs = _changes(self.born, np.array(goes))
         held = _held(table, rows, signs)
         if buffers is None:
             return np.stack((held[-1], held.max(axis=0)))
@@ -193,14 +182,12 @@ class LivePass:
         return np.stack((held[-1], held[fullest, sizes], buffered[-1], buffered[then, sizes]))
 
 
-def _changes(born: Indices, goes: Indices, end: int) -> tuple[Indices, Floats]:
-    """What comes and goes at the moments from 0 to `end`, in order: the numbers of storages that
-    are there from a moment `born` until one when each `goes`, and 1 if it comes or -1 if it goes.
-    """
+def _changes(born: Indices, goes: Indices) -> tuple[Indices, Floats]:
+    """What comes and goes, in order, given the moments when storages come and go, of which only the
+    first ones come: the numbers of storages, and 1 for each that comes or -1 for each that goes."""
     # Of what happens at one moment, what goes comes first.
     keys = np.concatenate((2 * goes, 2 * born + 1))
-    order = keys.argsort()
-    order = order[slice(*keys[order].searchsorted((0, 2 * end + 1)))]
+    order = keys.argsort()[: len(keys) - np.count_nonzero(goes == NEVER)]
     return order % len(goes), np.where(order < len(goes), -1.0, 1.0)
 
 
@@ -303,22 +290,17 @@ class LiveBackward:
             awaited=awaited,
         )
 
-    def effects(self, *, is_first: bool, is_last: bool) -> tuple[Floats, ...]:
-        """The effect of the whole backward pass, or those of both parts, where the block is the
-        first or last one of its stage or is neither."""
-        early = self._early(is_first, is_last)
-        return (early,) if self.second is None else (early, self._late(self.second))
+    def effects(self) -> tuple[Floats, ...]:
+        """The effect of the whole backward pass, or those of both parts."""
+        return (self._early(),) if self.second is None else (self._early(), self._late(self.second))
 
-    def _early(self, is_first: bool, is_last: bool) -> Floats:
+    def _early(self) -> Floats:
         """The effect of the whole backward pass, or of its first part."""
-        held = {*self.read, *self.awaited}
         return self.first.effect(
             {each: self.sizes[each] for each in (*self.saved, *self.given)},
             _gone(self.first, self.forward),
             _buffers(self.forward, self.first),
-            arriving=self.given if is_last else (),
-            kept=held if is_first else held.union(self.sent),
-            leaving=self.sent if is_first else (),
+            kept={*self.read, *self.awaited, *self.sent},
         )
 
     def _late(self, second: LivePass) -> Floats:

@@ -1,6 +1,8 @@
 """The effect of actions on memory, composed of the effects of blocks (`liveness.py`).
 
-The values that an action receives are there from its start, those that it sends until its end.
+The values that an action receives are there from its start, those that it sends until its end:
+before its first block everything comes that crosses the border there, and behind its last one
+everything goes.
 
 The effect of a block depends on its neighbours only through its `Border`. So equal blocks are
 walked until the border repeats, and the effect of the others is a multiple.
@@ -8,9 +10,10 @@ walked until the border repeats, and the effect of the others is a multiple.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +24,11 @@ from distir.plan.passes import BlockPasses, Segment
 from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.pricing.liveness import BackwardBorder, Border, LiveBackward, LivePass
 from distir.simulation.pricing.repeats import Count, RepeatedBlocks, any_left, require_even
+
+
+_Block = TypeVar("_Block")
+_Border = TypeVar("_Border")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +106,10 @@ class _Visit:
 
     passes: BlockPasses
     border: Border
-    is_first: bool
-    """Whether it is the first block of its stage."""
-    is_last: bool
-    """Whether it is the last block of its stage."""
 
 
-_RepeatedVisits = tuple[tuple[_Visit, ...], Count]
-"""A pattern of blocks that have the same borders in every copy, and how often it is repeated."""
-
-_Down = tuple[Floats, Border, tuple[_Visit, ...]]
-"""The effect of blocks in the forward pass, the border after them, and themselves, visited."""
+_Down = tuple[tuple[Floats, tuple[_Visit, ...]], Border]
+"""The effect of blocks in the forward pass, and themselves, visited; and the border after them."""
 
 _Up = tuple[tuple[Floats, ...], BackwardBorder]
 """The effects of blocks in the whole backward pass, or in both of its parts, and the border before
@@ -126,6 +127,7 @@ class ChainMemory:
     num_sizes: int | None = None
     _borders: dict[object, Border] = field(default_factory=dict[object, Border])
     _starts: dict[object, Border] = field(default_factory=dict[object, Border])
+    _ends: dict[object, Floats] = field(default_factory=dict[object, Floats])
     _visits: dict[object, _Visit] = field(default_factory=dict[object, _Visit])
     _live: dict[object, LivePass] = field(default_factory=dict[object, LivePass])
     _patterns_down: dict[object, _Down] = field(default_factory=dict[object, _Down])
@@ -166,81 +168,55 @@ class ChainMemory:
 
     def _down(
         self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None
-    ) -> tuple[Floats, list[_RepeatedVisits]]:
+    ) -> tuple[Floats, list[RepeatedBlocks[_Visit]]]:
         """The effect of the forward pass of a stage, and its blocks with their borders."""
-        effects: list[Floats] = []
-        visits: list[_RepeatedVisits] = []
-        border = self._start(blocks[0][0][0][FORWARD].received)
-        for number, (pattern, count) in enumerate(blocks):
-            is_last_pattern = number + 1 == len(blocks)
-            left = count
-            while any_left(left):
-                last = is_last_pattern and not any_left(left - 1)
-                effect, after, visited = self._pattern_down(pattern, border, not visits, last)
-                times: Count = 1
-                if after is border and visits and not last:
-                    times = left - is_last_pattern
-                else:
-                    require_even(left - (is_last_pattern and not last))
-                effects.append(effect)
-                visits.append((visited, times))
-                border, left = after, left - times
-        return in_turn(effects, [times for _, times in visits], size_numbers), visits
+        start = self._start(blocks[0][0][0][FORWARD].received)
+        found, counts, end = _walked(blocks, start, self._pattern_down)
+        effects, visited = zip(*found, strict=True)
+        effect = self._action(start, effects, counts, end, size_numbers)
+        return effect, list(zip(visited, counts, strict=True))
 
-    def _pattern_down(
-        self, pattern: tuple[BlockPasses, ...], border: Border, first: bool, last: bool
-    ) -> _Down:
+    def _pattern_down(self, pattern: tuple[BlockPasses, ...], border: Border) -> _Down:
         """One copy of a pattern in the forward pass, with the border before it."""
-        key = (pattern, border, first, last)
+        key = (pattern, border)
         found = self._patterns_down.get(key)
         if found is None:
             effects: list[Floats] = []
             visits: list[_Visit] = []
-            for number, passes in enumerate(pattern):
-                ends = first and number == 0, last and number + 1 == len(pattern)
-                visit = (passes, border, *ends)
+            for passes in pattern:
+                visit = (passes, border)
                 visits.append(self._visits.setdefault(visit, _Visit(*visit)))
-                effect, border = self._block_down(passes[FORWARD], border, *ends)
+                effect, border = self._block_down(passes[FORWARD], border)
                 effects.append(effect)
-            found = self._patterns_down[key] = in_turn(effects), border, tuple(visits)
+            found = self._patterns_down[key] = (in_turn(effects), tuple(visits)), border
         return found
 
-    def _block_down(
-        self, segment: Segment, border: Border, is_first: bool, is_last: bool
-    ) -> tuple[Floats, Border]:
+    def _block_down(self, segment: Segment, border: Border) -> tuple[Floats, Border]:
         """The effect of a block's forward pass, and the border after it."""
-        key = (segment, border, is_first, is_last)
+        key = (segment, border)
         found = self._forward.get(key)
         if found is None:
-            live = self._live_pass(segment, border)
-            effect, after = live.forward(border, is_first=is_first, is_last=is_last)
+            effect, after = self._live_pass(segment, border).forward(border)
             found = self._forward[key] = effect, self._only(after)
         return found
 
     def _up(
-        self, visits: Sequence[_RepeatedVisits], size_numbers: Indices | None, splits: bool
+        self, visits: Sequence[RepeatedBlocks[_Visit]], size_numbers: Indices | None, splits: bool
     ) -> tuple[Floats, ...]:
         """The effect of a stage's backward pass, or those of both of its parts."""
-        parts: list[tuple[Floats, ...]] = []
-        counts: list[Count] = []
-        received = visits[-1][0][-1].passes[BACKWARD].received
-        border = BackwardBorder(self._start(received))
-        for pattern, count in reversed(visits):
-            left = count
-            while any_left(left):
-                effects, after = self._pattern_up(pattern, border, splits)
-                times: Count = 1
-                if after == border:
-                    times = left
-                else:
-                    require_even(left)
-                parts.append(effects)
-                counts.append(times)
-                border, left = after, left - times
-        return _by_part(parts, counts, size_numbers)
+        start = BackwardBorder(self._start(visits[-1][0][-1].passes[BACKWARD].received))
+        visit = partial(self._pattern_up, splits=splits)
+        found, counts, end = _walked(visits[::-1], start, visit)
+        early, *late = zip(*found, strict=True)
+        return self._action(start.gradients, early, counts, end.gradients, size_numbers), *[
+            in_turn(each[::-1], counts[::-1], size_numbers) for each in late
+        ]
 
-    def _pattern_up(self, pattern: tuple[_Visit, ...], border: BackwardBorder, splits: bool) -> _Up:
-        """One copy of a pattern in the backward pass, with the border behind it."""
+    def _pattern_up(
+        self, pattern: tuple[_Visit, ...], border: BackwardBorder, splits: bool
+    ) -> _Up:
+        """One copy of a pattern in the backward pass, with the border behind it. Of the second part
+        the first block comes first."""
         key = (pattern, border, splits)
         found = self._patterns_up.get(key)
         if found is None:
@@ -248,7 +224,9 @@ class ChainMemory:
             for visit in reversed(pattern):
                 effects, border = self._block_up(visit, border, splits)
                 parts.append(effects)
-            found = self._patterns_up[key] = _by_part(parts), border
+            early, *late = zip(*parts, strict=True)
+            effects = in_turn(early), *[in_turn(each[::-1]) for each in late]
+            found = self._patterns_up[key] = effects, border
         return found
 
     def _block_up(self, visit: _Visit, border: BackwardBorder, splits: bool) -> _Up:
@@ -263,9 +241,8 @@ class ChainMemory:
             if splits:
                 passes.append(self._live_pass(visit.passes[WEIGHT_PART], None))
             live = LiveBackward.of(passes, visit.border, border)
-            effects = live.effects(is_first=visit.is_first, is_last=visit.is_last)
             gradients, awaited = live.border()
-            found = effects, BackwardBorder(self._only(gradients), awaited)
+            found = live.effects(), BackwardBorder(self._only(gradients), awaited)
             self._backward[key] = found
         return found
 
@@ -287,22 +264,59 @@ class ChainMemory:
             found = self._starts[values] = self._only(border)
         return found
 
+    def _action(
+        self,
+        first: Border,
+        effects: Sequence[Floats],
+        counts: Sequence[Count],
+        last: Border,
+        size_numbers: Indices | None,
+    ) -> Floats:
+        """The effect of an action between its first and its last border."""
+        every = [self._end(first, first=True), *effects, self._end(last, first=False)]
+        return in_turn(every, [1, *counts, 1], size_numbers)
+
+    def _end(self, border: Border, *, first: bool) -> Floats:
+        """The effect of receiving all that crosses the first border of an action, or of sending
+        all that crosses the last one, but for what is kept."""
+        key = (border, first)
+        found = self._ends.get(key)
+        if found is None:
+            rows = 4 if self.num_sizes is None else 2
+            found = self._ends[key] = np.zeros((rows, border.sizes.shape[1]))
+            if first:
+                found[:2] = border.sizes.sum(axis=0)
+            else:
+                found[0] = -border.sizes[~np.array(border.kept, np.bool_)].sum(axis=0)
+        return found
+
     def _only(self, border: Border) -> Border:
         """The border, or the equal one that was there before."""
         return self._borders.setdefault(border.key, border)
 
 
-def _by_part(
-    parts: Sequence[tuple[Floats, ...]],
-    counts: Sequence[Count] = (),
-    sizes: Indices | None = None,
-) -> tuple[Floats, ...]:
-    """The effects of blocks in the backward pass, from the last block to the first: in the whole
-    of it or in its first part, and in its second part, where the first block comes first."""
-    early, *late = zip(*parts, strict=True)
-    return in_turn(early, counts, sizes), *(
-        in_turn(each[::-1], counts[::-1], sizes) for each in late
-    )
+def _walked(
+    chain: Sequence[RepeatedBlocks[_Block]],
+    border: _Border,
+    visit: Callable[[tuple[_Block, ...], _Border], tuple[_Found, _Border]],
+) -> tuple[list[_Found], list[Count], _Border]:
+    """What is found of patterns in turn, one copy or several in a row each time, the numbers of
+    these copies, and the border at the end. All copies behind one that leaves the border as it was
+    are alike."""
+    found: list[_Found] = []
+    counts: list[Count] = []
+    for pattern, count in chain:
+        left = count
+        while any_left(left):
+            own, after = visit(pattern, border)
+            found.append(own)
+            if after == border:
+                counts.append(left)
+                break
+            require_even(left)
+            counts.append(1)
+            border, left = after, left - 1
+    return found, counts, border
 
 
 __all__ = ["ChainMemory", "MemoryEffect", "in_turn"]
