@@ -74,3 +74,7 @@ def test_effects_compose_associatively() -> None:
     without = in_turn(every, [1, np.array([0.0, 1.0]), 1], np.array([0, 0]))
     assert MemoryEffect(*without[:, 0]) == a.then(b)
     assert MemoryEffect(*without[:, 1]) == a.then(c).then(b)
+    no_buffers = in_turn(
+        [each[:2] for each in every], [1, np.array([0.0, 1.0]), 1], np.zeros(2, int)
+    )
+    assert (no_buffers == without[:2]).all()

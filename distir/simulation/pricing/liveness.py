@@ -23,7 +23,6 @@ from distir.ops.collective import Sharded
 from distir.ops.host import device_bytes
 from distir.plan.passes import Composed, Segment, composed
 
-
 NEVER = 2**32
 """The moment when what is kept goes."""
 
@@ -178,8 +177,8 @@ class LivePass:
         moving = np.array([each in buffers for each in every], np.bool_)[rows].nonzero()[0]
         buffered = _held(table, rows[moving], signs[moving])
         fullest, sizes = held.argmax(axis=0), np.arange(self.num_sizes)
-        then = moving.searchsorted(fullest)
-        return np.stack((held[-1], held[fullest, sizes], buffered[-1], buffered[then, sizes]))
+        peaks = held[fullest, sizes], buffered[moving.searchsorted(fullest), sizes]
+        return np.stack((held[-1], peaks[0], buffered[-1], peaks[1]))
 
 
 def _changes(born: Indices, goes: Indices) -> tuple[Indices, Floats]:

@@ -25,7 +25,6 @@ from distir.schedules import BACKWARD, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.pricing.liveness import BackwardBorder, Border, LiveBackward, LivePass
 from distir.simulation.pricing.repeats import Count, RepeatedBlocks, any_left, require_even
 
-
 _Block = TypeVar("_Block")
 _Border = TypeVar("_Border")
 _Found = TypeVar("_Found")
@@ -212,9 +211,7 @@ class ChainMemory:
             in_turn(each[::-1], counts[::-1], size_numbers) for each in late
         ]
 
-    def _pattern_up(
-        self, pattern: tuple[_Visit, ...], border: BackwardBorder, splits: bool
-    ) -> _Up:
+    def _pattern_up(self, pattern: tuple[_Visit, ...], border: BackwardBorder, splits: bool) -> _Up:
         """One copy of a pattern in the backward pass, with the border behind it. Of the second part
         the first block comes first."""
         key = (pattern, border, splits)
