@@ -90,6 +90,12 @@ class Program:
         )
 
     @cached_property
+    def shared_uses(self) -> tuple[Mapping[Value, int], ...]:
+        """Per block, its parameters that other blocks use too, each with its position."""
+        every = zip(self.blocks.blocks, self.shared_parameters, strict=True)
+        return tuple({block.parameters[at]: at for at in places} for block, places in every)
+
+    @cached_property
     def paddable(self) -> frozenset[Axis]:
         """Output axes that may be padded, since the added elements change nothing: rows of a table
         that are never read, columns that are masked before an op reduces them."""

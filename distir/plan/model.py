@@ -152,7 +152,7 @@ class BlockProgram:
     def adding_up(self, positions: Iterable[int]) -> BlockProgram:
         """The program that adds up over microbatches the gradients of the parameters at these
         positions, and shares them out once per step instead of in every backward pass."""
-        added = tuple(at for at in positions if any(map(_communicates, self._scatters_at(at))))
+        added = tuple([at for at in positions if at in self._shared_out])
         if not added:
             return self
         if added not in self._adding_up:
@@ -173,8 +173,11 @@ class BlockProgram:
             )
         return self._adding_up[added]
 
-    def _scatters_at(self, position: int) -> tuple[Node, ...]:
-        return self.scatter_by_parameter[position] if self.scatter_by_parameter else ()
+    @cached_property
+    def _shared_out(self) -> frozenset[int]:
+        """The positions of parameters whose gradients backward passes share out."""
+        every = enumerate(self.scatter_by_parameter)
+        return frozenset([at for at, nodes in every if any(map(_communicates, nodes))])
 
     @cached_property
     def _adding_up(self) -> dict[tuple[int, ...], BlockProgram]:
@@ -382,17 +385,15 @@ def in_one_stage(
 ) -> tuple[BlockProgram, ...]:
     """The programs of the blocks of a stage. Gradients of parameters that several of the blocks use
     are added up over the uses and over microbatches, and shared out once per step."""
-    positions = program.shared_parameters
-    uses = Counter(
-        program.blocks.blocks[block].parameters[at] for block in blocks for at in positions[block]
-    )
-    if not uses or max(uses.values()) < 2:
+    shared = program.shared_uses
+    counts = Counter([value for block in blocks for value in shared[block]])
+    if not counts or max(counts.values()) < 2:
         return tuple(programs)
     return tuple(
-        own.adding_up(
-            at for at in positions[block] if uses[program.blocks.blocks[block].parameters[at]] > 1
-        )
-        for block, own in zip(blocks, programs, strict=True)
+        [
+            own.adding_up([at for value, at in shared[block].items() if counts[value] > 1])
+            for block, own in zip(blocks, programs, strict=True)
+        ]
     )
 
 

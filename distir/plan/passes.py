@@ -9,7 +9,8 @@ gathered while the last block of the pass before is computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from distir.ir.core import Node, Part, Value
 from distir.ops.collective import Collective
@@ -17,8 +18,7 @@ from distir.plan.model import BlockPass, BlockProgram, ends_of, fresh_values, wi
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """What a block adds to a pass of its stage. Its values are its own, but for those of `ahead`.
 
     `first`: nobody gathers for it. `following` is the block that it gathers for, if that gathers.
@@ -51,7 +51,7 @@ class Segment:
     @property
     def without_gathers(self) -> Segment:
         """The segment if something else gathers all that its pass reads."""
-        return self if not self.own.gathers else replace(self, first=False, following=None)
+        return self._replace(first=False, following=None) if self.own.gathers else self
 
     @property
     def body(self) -> tuple[Node, ...]:
@@ -221,8 +221,8 @@ def between_equal(alone: tuple[Segment, ...]) -> tuple[Segment, ...]:
     pass, and its first block finds gathered what it reads."""
     if not alone[0].own_gathers:
         return alone
-    found = [replace(alone[0], first=False), *alone[1:]]
-    found[-1] = replace(found[-1], following=alone[0].program)
+    found = [alone[0]._replace(first=False), *alone[1:]]
+    found[-1] = found[-1]._replace(following=alone[0].program)
     return tuple(found)
 
 

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distir.arrays import Indices, distinct_rows
-from distir.cost.amounts import Many, many
+from distir.cost.amounts import Divergence, Many, many
 from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route
 from distir.plan import BlockProgram, ModelPrograms
@@ -125,15 +126,24 @@ class PricedPrograms:
         product = narrower_products(pricer.workload, pricer.cost.cluster.device)
         self.pricing = ManyPricing(pricer.cost, grid, product)
         self._known: dict[object, dict[object, BlockProgram]] = {}
+        self._parts: NDArray[np.bool_] | None = None
+        """The sizes at which some kind has other programs than at the others."""
 
     @cached_property
     def _sizes(self) -> Sizes:
         return self.pricer.planner.sizes(*self._size_choices)
 
     def of(self, kind: ProgramKind) -> ModelPrograms:
-        """The programs of all blocks of a kind."""
+        """The programs of all blocks of a kind. Raises `Divergence` where those of another kind at
+        the same sizes did: programs that differ in size alone differ for most kinds alike."""
+        if self._parts is not None:
+            raise Divergence(self._parts)
         known = self._known.setdefault(kind.sharing, {})
-        return self.pricer.planner.programs_of(kind, self._sizes, known)
+        try:
+            return self.pricer.planner.programs_of(kind, self._sizes, known)
+        except Divergence as divergence:
+            self._parts = divergence.where
+            raise
 
 
 __all__ = ["ManyPricing", "PricedPrograms"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from distir.cost import CostModel
 from distir.cost.amounts import Amount
@@ -24,8 +24,7 @@ StagesOfRanks: TypeAlias = tuple[tuple[int, ...], ...]
 """The stages that each rank holds, in pipeline order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChargedElsewhere:
+class ChargedElsewhere(NamedTuple):
     """Positions of a block's parameters for which other blocks are charged."""
 
     held: tuple[int, ...] = ()
