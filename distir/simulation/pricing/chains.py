@@ -107,17 +107,15 @@ class Pass:
     def form(self) -> PassForm:
         """What the pass has in common with those that differ in their seconds alone."""
         numbers: dict[object, int] = {}
-
-        def number(value: object) -> int:
-            return numbers.setdefault(value, len(numbers))
-
-        inputs = tuple(map(number, self.inputs))
+        number = numbers.setdefault
+        inputs = tuple([number(value, len(numbers)) for value in self.inputs])
         steps: list[FormStep] = []
         for each in self.instructions:
             reads = tuple([numbers[value] for value in each.reads if value in numbers])
-            writes = tuple(map(number, each.writes))
+            writes = tuple([number(value, len(numbers)) for value in each.writes])
             steps.append(FormStep(each.stream, each.after_compute, reads, writes))
-        return form_of(inputs, tuple(steps), tuple(map(number, self.outputs)), self.handed_times)
+        outputs = tuple([number(value, len(numbers)) for value in self.outputs])
+        return form_of(inputs, tuple(steps), outputs, self.handed_times)
 
     @cached_property
     def streams(self) -> frozenset[str]:
@@ -369,9 +367,9 @@ def exact_streams(passes: Iterable[Pass]) -> frozenset[str] | None:
     """The streams of a chain, if it has an instruction that waits for nothing, so that it matters
     how long ago a stream became free; None if it has no such instruction."""
     different = set(passes)
-    if not any(each.is_free_at_any_time for each in different):
+    if not any([each.is_free_at_any_time for each in different]):
         return None
-    return frozenset(stream for each in different for stream in each.streams)
+    return frozenset([stream for each in different for stream in each.streams])
 
 
 class ChainScheduler:

@@ -52,21 +52,27 @@ class Step(NamedTuple):
 def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[list[Step]]:
     """The steps of chains, each at a number of program sizes. Steps of one form have one
     pattern."""
-    own = [_patterns(*each) for each in chains]
-    num_sizes_of: dict[_Own, int] = {}
-    for (_, num_sizes), patterns in zip(chains, own, strict=True):
-        for pattern, _ in patterns:
-            num_sizes_of[pattern] = num_sizes
-    by_form: dict[tuple[PassForm, ...], list[_Own]] = {}
-    for pattern in num_sizes_of:
-        by_form.setdefault(tuple([each.form for each, _ in pattern]), []).append(pattern)
-    places: dict[_Own, tuple[Pattern, int]] = {}
+    numbers: dict[_Own, int] = {}
+    sizes: dict[int, int] = {}
+    numbered: list[list[tuple[int, Floats | None]]] = []
+    for chain, num_sizes in chains:
+        own = [
+            (numbers.setdefault(pattern, len(numbers)), counts)
+            for pattern, counts in _patterns(chain, num_sizes)
+        ]
+        sizes.update([(number, num_sizes) for number, _ in own])
+        numbered.append(own)
+    patterns = list(numbers)
+    by_form: dict[tuple[PassForm, ...], list[int]] = {}
+    for number, pattern in enumerate(patterns):
+        by_form.setdefault(tuple([each.form for each, _ in pattern]), []).append(number)
+    places: dict[int, tuple[Pattern, int]] = {}
     for forms, alike in by_form.items():
-        num_sizes = [num_sizes_of[each] for each in alike]
-        together = _together(forms, alike, num_sizes)
+        num_sizes = [sizes[number] for number in alike]
+        together = _together(forms, [patterns[number] for number in alike], num_sizes)
         firsts = accumulate(num_sizes, initial=0)
         places |= {each: (together, first) for each, first in zip(alike, firsts, strict=False)}
-    return [[Step(*places[pattern], counts) for pattern, counts in patterns] for patterns in own]
+    return [[Step(*places[number], counts) for number, counts in own] for own in numbered]
 
 
 def _patterns(chain: BlockChain, num_sizes: int) -> list[tuple[_Own, Floats | None]]:
