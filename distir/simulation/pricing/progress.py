@@ -7,8 +7,7 @@ of each state (`timeline_many.py`); until it is computed, compute is busy or wai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
 compute waited, and the time until which the gradient stream is busy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """Chains after some of their passes, with the same passes to come."""
 
     start: Start
@@ -63,8 +61,7 @@ def with_rows(table: Floats, rows: int) -> Floats:
     return table if more <= 0 else np.concatenate([table, np.zeros((more, table.shape[1]))])
 
 
-@dataclass(frozen=True, slots=True)
-class PassLengths:
+class PassLengths(NamedTuple):
     """What a pass of a pattern takes, in seconds with one number per chain."""
 
     streams: Floats

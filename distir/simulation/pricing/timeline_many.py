@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from distir.arrays import Floats
+from distir.arrays import Floats, Indices
 from distir.simulation.pricing.instructions import COMPUTE
 from distir.simulation.pricing.timeline import SEVERAL, Start
 
@@ -94,10 +94,12 @@ class Walk:
     """Per border time, the row of the time at which it is ready."""
     since: tuple[int, ...]
     """Per row, the times that it cannot be earlier than: the sum of all `1 << row`."""
-    kept: tuple[int, ...]
-    """The rows of the times after the pass, in the order of `end`."""
     end: Start
     """What the times after the pass are times of."""
+    kept: Indices
+    """The rows of these times."""
+    awaited: Indices
+    """Which of these times are of values that the next pass may wait for."""
 
     def run(self, times: Floats, seconds: Floats) -> Floats:
         """All times, of shape (rows, states), given those at the start, of shape (times, states),
@@ -113,12 +115,6 @@ class Walk:
             if own is not None:
                 np.add(begin, took[own], out=end)
         return values
-
-    @property
-    def awaited(self) -> list[int]:
-        """Which of the times after the pass are of values that the next pass may wait for."""
-        first = len(self.end.streams) + 1
-        return [number for number, why in enumerate(self.end.border, start=first) if why]
 
 
 _NOTHING: Causes = {}
@@ -160,15 +156,18 @@ class _Walker:
         first = [form.handed_times.index(time) for time in range(len(set(form.handed_times)))]
         handed = [self._handed(self.ready.get(form.outputs[place], {})) for place in first]
         streams = tuple(stream for stream in self.free if stream != COMPUTE)
-        border = tuple(row for _, row in handed)
+        makers, border = tuple(why for why, _ in handed), tuple(row for _, row in handed)
+        kept = [*(self.free[stream] for stream in streams), self.idle, *border]
+        awaited = [at for at, why in enumerate(makers, start=len(streams) + 1) if why]
         return Walk(
             self.starts,
             tuple(self.steps),
             self.free,
             border,
             tuple(self.since),
-            (*(self.free[stream] for stream in streams), self.idle, *border),
-            Start(streams, tuple(why for why, _ in handed), form.handed_times),
+            Start(streams, makers, form.handed_times),
+            np.array(kept, np.int64),
+            np.array(awaited, np.int64),
         )
 
     def _awaited(self, each: FormStep) -> Causes:
