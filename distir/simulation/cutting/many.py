@@ -5,18 +5,15 @@ the microbatches in flight on the ranks, and the order of what ranks run (see `r
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
-from typing import Any
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Flags, Floats, Indices, distinct, distinct_rows
-from distir.plan import BlockProgram, ModelPrograms, Stage
-from distir.plan.model import in_one_stage
+from distir.plan import BlockProgram, ModelPrograms
 from distir.schedules import COST_KINDS, PeakInFlight
 from distir.simulation.cutting.fitting import (
     BlocksToCut,
@@ -26,6 +23,7 @@ from distir.simulation.cutting.fitting import (
     fit_as_cut,
     fitted_bounds,
 )
+from distir.simulation.cutting.parameter_uses import ParameterUses, Partition, PartitionUses
 from distir.simulation.cutting.partition import (
     Bounds,
     Shape,
@@ -44,21 +42,6 @@ from distir.simulation.cutting.refine import (
 from distir.simulation.pricing.block_bytes import BlockBytes, mixed
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.pricing.tied import (
-    NOTHING_ELSEWHERE,
-    ChargedElsewhere,
-    KnownGradients,
-    StagesOfRanks,
-    charged_to_earlier,
-    tied_bytes,
-)
-
-StageBlocks = tuple[int, int, int]
-"""A stage: its first block, the block after its last, and the number of what is charged
-elsewhere."""
-
-Partition = tuple[int, Bounds]
-"""The number of a shape, and the bounds of its stages."""
 
 NO_ORDER = 0
 """The number of no order among all orders."""
@@ -96,10 +79,8 @@ class AlikeArrangements:
     """Their numbers."""
     sizes: Indices
     """Their program sizes, numbered among those of the program kind."""
-    stages: list[StageBlocks]
-    """Their stages."""
-    tied: dict[tuple[int, ...], Any]
-    """Bytes of gradients that groups of ranks add up, by the ranks."""
+    uses: PartitionUses
+    """Their stages, and what ranks add up."""
 
 
 class StageCuts:
@@ -113,6 +94,7 @@ class StageCuts:
         pricing: Pricing,
         splits: bool,
         room_bytes: Floats,
+        uses: ParameterUses,
     ) -> None:
         """`splits` says whether some schedule splits the backward pass. `room_bytes` are the bytes
         that tensors may take on a device, one number per program size; those of sizes that are not
@@ -121,14 +103,7 @@ class StageCuts:
         self.known_cuts = known_cuts
         self.programs, self.pricing = programs, pricing
         self.splits, self.room_bytes, self.num_sizes = splits, room_bytes, len(room_bytes)
-        self.uses: dict[tuple[ChargedElsewhere, ...], int] = {}
-        """What is charged elsewhere, per block of a stage, with numbers from 1."""
-        self._sharing = sorted(self.workload.program.sharing_blocks)
-        self._known_charged: dict[tuple[int, int, tuple[int, ...]], int] = {}
-        self._gradients: KnownGradients = {}
-        self._known_tied: dict[
-            tuple[StagesOfRanks, tuple[int, ...]], dict[tuple[int, ...], Any]
-        ] = {}
+        self.uses = uses
 
     def cut(self, every: Arrangements, which: Indices, places: Indices) -> CutArrangements:
         """The arrangements with the program sizes `which`, cut into balanced stages that fit;
@@ -167,16 +142,14 @@ class StageCuts:
 
     def alike(self, found: CutArrangements, wanted: Flags) -> Iterator[AlikeArrangements]:
         """Those arrangements that are cut and `wanted`, those with equal stages together."""
-        cut = found.cut
-        every, partitions = cut.every, list(cut.partitions)
+        cut, partitions = found.cut, list(found.cut.partitions)
         some = np.flatnonzero(wanted[cut.arrangements])
-        for partition, places in _grouped(cut.number[some]):
-            chosen = some[places]
-            shape, own = partitions[partition]
-            ranks, _ = every.shapes[shape]
-            stages, tied = self._stages(ranks, own), self._tied(ranks, own)
-            sizes = found.places[chosen]
-            yield AlikeArrangements(shape, cut.arrangements[chosen], sizes, stages, tied)
+        for number, places in _grouped(cut.number[some]):
+            chosen, partition = some[places], partitions[number]
+            shape, _ = partition
+            yield AlikeArrangements(
+                shape, cut.arrangements[chosen], found.places[chosen], self.uses.of(partition)
+            )
 
     def _fit(self, model: BlocksToCut, cut: _Cut) -> tuple[Indices, Indices]:
         """Gives arrangements that do not fit as they are cut, but with another cut, that one;
@@ -261,57 +234,6 @@ class StageCuts:
             self.programs.recomputed, kinds, splits, self.num_sizes
         )
         return kept.taken(size).mixed(recomputed.taken(size), share)
-
-    def _stage(self, index: int, blocks: Iterable[int]) -> Stage:
-        chosen = tuple(blocks)
-        # Gradients are the same whether or not a block recomputes.
-        programs = [self.programs.kept[block] for block in chosen]
-        return Stage(index, chosen, in_one_stage(self.workload.program, chosen, programs))
-
-    def _stages(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> list[StageBlocks]:
-        """The stages with these bounds."""
-        stages = [(begin, end, 0) for begin, end in pairwise(bounds)]
-        home = {block: bisect_right(bounds, block) - 1 for block in self._sharing}
-        for stage in set(home.values()):
-            begin, end, _ = stages[stage]
-            own = next(own for own in ranks if stage in own)
-            earlier = (block for block in self._sharing if home[block] in own and block < begin)
-            stages[stage] = (begin, end, self._charged(begin, end, tuple(earlier)))
-        return stages
-
-    def _charged(self, begin: int, end: int, earlier: tuple[int, ...]) -> int:
-        """The number of what is charged elsewhere of a stage, given the `earlier` blocks of its
-        rank that share parameters."""
-        key = (begin, end, earlier)
-        if key not in self._known_charged:
-            stage = self._stage(0, range(begin, end))
-            found = charged_to_earlier(self.workload.program, stage, earlier)
-            charged = any(each != NOTHING_ELSEWHERE for each in found)
-            number = self.uses.setdefault(found, len(self.uses) + 1) if charged else 0
-            self._known_charged[key] = number
-        return self._known_charged[key]
-
-    def _tied(self, ranks: StagesOfRanks, bounds: Sequence[int]) -> dict[tuple[int, ...], Any]:
-        """Bytes of gradients that groups of ranks add up, by the ranks."""
-        if not self.workload.training:
-            return {}
-        if sum(map(len, ranks)) >= len(bounds):
-            blocks = [range(begin, end) for begin, end in pairwise(bounds)]
-            return self._tied_of(ranks, blocks)
-        # No stage is on several ranks, so only the uses of shared parameters matter.
-        key = (ranks, tuple(bisect_right(bounds, block) - 1 for block in self._sharing))
-        if key not in self._known_tied:
-            sharing: list[list[int]] = [[] for _ in bounds[1:]]
-            for block, stage in zip(self._sharing, key[1], strict=True):
-                sharing[stage].append(block)
-            self._known_tied[key] = self._tied_of(ranks, sharing)
-        return self._known_tied[key]
-
-    def _tied_of(
-        self, ranks: StagesOfRanks, blocks: Iterable[Iterable[int]]
-    ) -> dict[tuple[int, ...], Any]:
-        stages = [self._stage(index, own) for index, own in enumerate(blocks)]
-        return dict(tied_bytes(self.workload, ranks, stages, self._gradients))
 
 
 class _Cut:
@@ -499,7 +421,6 @@ __all__ = [
     "AlikeArrangements",
     "Arrangements",
     "CutArrangements",
-    "StageBlocks",
     "StageCuts",
     "refine",
 ]

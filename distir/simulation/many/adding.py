@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from distir.arrays import Flags
 from distir.cost.amounts import Divergence
 from distir.simulation.cutting.many import refine
+from distir.simulation.cutting.parameter_uses import KnownParameterUses
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.kind_rows import KindRows
 from distir.simulation.many.priced_programs import PricedPrograms
@@ -33,6 +34,7 @@ class StageAdder:
         `price` replaces them."""
         self.rows = rows
         self._pricer, self._known_cuts, self._sizes = pricer, known_cuts, sizes
+        self._known_uses = KnownParameterUses(pricer.workload, rows.arrangements.shapes)
         self._cut: list[KindRows] = []
         """What is cut, and not yet priced."""
         self._held: list[SharedRows] | None = [] if holds else None
@@ -122,7 +124,12 @@ class StageAdder:
         try:
             return [
                 KindRows(
-                    self.rows, self._known_cuts, self._priced(of), of, self._sizes.taken(of.which)
+                    self.rows,
+                    self._known_cuts,
+                    self._known_uses,
+                    self._priced(of),
+                    of,
+                    self._sizes.taken(of.which),
                 )
             ]
         except Divergence as divergence:

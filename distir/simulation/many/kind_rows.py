@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from distir.arrays import Flags, Floats, Indices, distinct_rows
 from distir.plan.grid import DeviceGrid
-from distir.simulation.cutting.many import (
-    AlikeArrangements,
-    StageBlocks,
-    StageCuts,
-)
+from distir.simulation.cutting.many import AlikeArrangements, StageCuts
+from distir.simulation.cutting.parameter_uses import KnownParameterUses, StageBlocks
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind
@@ -23,6 +19,8 @@ from distir.simulation.many.stage_rows import NO_PAIRS, StageRows
 from distir.simulation.pricing.tied import (
     NOTHING_ELSEWHERE,
     ChargedElsewhere,
+    TiedUse,
+    tied_bytes,
     tied_seconds,
 )
 
@@ -58,6 +56,7 @@ class KindRows:
         self,
         rows: StageRows,
         known_cuts: KnownCuts,
+        known_uses: KnownParameterUses,
         priced: PricedPrograms,
         of: SizesOfKind,
         own: ProgramSizes,
@@ -70,6 +69,7 @@ class KindRows:
         self.programs = priced.of(of.kind)
         splits = bool(own.splits.any())
         self._rankings = self._number_rankings()
+        self._known_adding_up: dict[tuple[int, tuple[int, ...], tuple[TiedUse, ...]], Floats] = {}
         room_bytes = np.zeros(len(self.sizes))
         room_bytes[of.places] = self.pricer.cost.room_bytes(own.communicators)
         self.cuts = StageCuts(
@@ -79,6 +79,7 @@ class KindRows:
             self.pricing,
             splits,
             room_bytes,
+            known_uses.of(self.programs.kept),
         )
         self.found = self.cuts.cut(rows.arrangements, of.which, of.places)
 
@@ -94,13 +95,13 @@ class KindRows:
         described: list[_Described] = []
         overlapping: list[_Overlapping] = []
         for own in self.cuts.alike(self.found, self.rows.wanted):
-            for stage in own.stages:
+            for stage in own.uses.stages:
                 if stage not in known:
                     known[stage] = stages.number(self._blocks(stage, stages))
-            numbers = np.array([known[stage] for stage in own.stages], np.int64)
+            numbers = np.array([known[stage] for stage in own.uses.stages], np.int64)
             kinds = self.rows.arrangements.cost_kinds[own.arrangements]
             stages.want(numbers, own.sizes, kinds)
-            described.append(_Described(own, numbers, self._tied_seconds(own.tied, own.sizes)))
+            described.append(_Described(own, numbers, self._tied_seconds(own)))
             overlapping += self._overlapping(own, stages)
         return described, overlapping
 
@@ -135,7 +136,7 @@ class KindRows:
             places = np.flatnonzero(numbers == number)
             blocks = [
                 tuple((kind, use.adds_up) for kind, use in self._blocks(stage, stages))
-                for stage in own.stages
+                for stage in own.uses.stages
             ]
             pairs = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
             for pair in pairs:
@@ -146,7 +147,7 @@ class KindRows:
         begin, end, charged = stage
         uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
         if charged:
-            uses = next(found for found, number in self.cuts.uses.items() if number == charged)
+            uses = self.cuts.uses.charged[charged]
         return stages.blocks(self.programs.of_stage(begin, end), uses)
 
     # --- sizes ------------------------------------------------------------------------------------
@@ -179,23 +180,28 @@ class KindRows:
                 found[which == number] = self.workload.padding_fraction(longer)
         return found
 
-    def _tied_seconds(
-        self, tied: dict[tuple[int, ...], Any], sizes: Indices
-    ) -> dict[tuple[int, ...], Floats]:
-        """Per group of ranks, the seconds to add up its gradients, given their bytes, at
-        `sizes`."""
-        if not tied:
-            return {}
-        rankings, cost = self._rankings[sizes], self.pricer.cost
+    def _tied_seconds(self, own: AlikeArrangements) -> dict[tuple[int, ...], Floats]:
+        """Per group of ranks, the seconds in which it adds up gradients in arrangements."""
         seconds: dict[tuple[int, ...], Floats] = {}
-        for ranks, size_bytes in tied.items():
-            moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.sizes))[sizes]
-            found = seconds[ranks] = np.empty(len(sizes))
-            for number in np.unique(rankings):
-                alike = rankings == number
-                grid = self.rows.rankings[int(number)]
-                found[alike] = tied_seconds(grid, cost, ranks, moved[alike])
+        rankings = self._rankings[own.sizes]
+        for ranks, uses in own.uses.tied.items():
+            found = seconds[ranks] = np.empty(len(rankings))
+            for ranking in np.unique(rankings).tolist():
+                alike = rankings == ranking
+                found[alike] = self._adding_up(ranking, ranks, uses)[own.sizes[alike]]
         return seconds
+
+    def _adding_up(self, ranking: int, ranks: tuple[int, ...], uses: tuple[TiedUse, ...]) -> Floats:
+        """The seconds in which ranks add up gradients at all sizes, if their positions are those
+        of a ranking."""
+        key = ranking, ranks, uses
+        if key not in self._known_adding_up:
+            size_bytes = tied_bytes(self.workload, self.programs.kept, uses)
+            moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.sizes))
+            grid = self.rows.rankings[ranking]
+            found = tied_seconds(grid, self.pricer.cost, ranks, moved)
+            self._known_adding_up[key] = np.asarray(found)
+        return self._known_adding_up[key]
 
 
 __all__ = ["KindRows"]

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from distir.cost import CostModel
 from distir.cost.amounts import Amount
-from distir.plan import BlockProgram, Plan, Stage
+from distir.plan import BlockProgram, ParameterUse, Plan, Stage
 from distir.plan.grid import DeviceGrid
 from distir.plan.positions import positions_of
 from distir.program import Program
@@ -116,79 +116,90 @@ def _positions(uses: list[tuple[int, int]], index: int) -> tuple[int, ...]:
 
 def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
     """The gradients that several ranks add up at the end of a step, in order."""
+    programs = [local for stage in plan.stages for local in stage.programs]
+    uses = tied_uses(plan.workload.program, plan.schedule.stages_of_ranks, plan.stages)
+    sizes = {ranks: tied_bytes(plan.workload, programs, own) for ranks, own in uses.items()}
     return [
         TiedGradients(ranks, size, float(tied_seconds(plan.grid, cost, ranks, size)))
-        for ranks, size in tied_bytes(
-            plan.workload, plan.schedule.stages_of_ranks, plan.stages
-        ).items()
+        for ranks, size in sizes.items()
     ]
 
 
-GradientBytes: TypeAlias = tuple[tuple[int, int], ...]
-"""Bytes of the gradients of a block's parameters, each with the position of its parameter if that
-has other users. The bytes of all other parameters are one entry with `UNSHARED`, which stands where
-the first of them would."""
-
 UNSHARED = -1
+"""Stands for the positions of all parameters of a block that have no other user."""
 
 
-def _gradient_bytes(
-    workload: Workload, program: BlockProgram, shared: tuple[int, ...]
-) -> GradientBytes:
-    """`shared` are the positions of parameters that have other users."""
-    sizes: dict[int, int] = {}
-    for position, use in enumerate(program.parameters):
-        if use.gradient is not None:
-            size = use.owned_type.num_elements * workload.types.gradient.itemsize
-            key = position if position in shared else UNSHARED
-            sizes[key] = sizes.get(key, 0) + size
-    return tuple(sizes.items())
+class TiedUse(NamedTuple):
+    """Gradients of a block that several ranks hold."""
+
+    block: int
+    position: int
+    """That of the parameter if it has other users; `UNSHARED`: those of all that have none."""
+    copies: int
+    """How many equal blocks of a stage have such gradients."""
 
 
-KnownGradients: TypeAlias = dict[tuple[BlockProgram, tuple[int, ...]], GradientBytes]
-"""Gradient bytes by program and the positions of parameters that have other users."""
+TiedUses: TypeAlias = dict[tuple[int, ...], tuple[TiedUse, ...]]
+"""What groups of ranks add up at the end of a step, by the ranks."""
 
 
-def tied_bytes(
-    workload: Workload,
-    stages_of_ranks: StagesOfRanks,
-    stages: Sequence[Stage],
-    known: KnownGradients | None = None,
-) -> dict[tuple[int, ...], int]:
-    """Gradient bytes to all-reduce, by rank group.
+def tied_uses(
+    program: Program, stages_of_ranks: StagesOfRanks, stages: Sequence[Stage]
+) -> TiedUses:
+    """The gradients to all-reduce.
 
     These are gradients of parameters that are used by stages of several ranks, and all gradients
-    of a stage that several ranks hold. `known` keeps the gradient bytes of programs for the next
-    call.
+    of a stage that several ranks hold.
     """
-    known = {} if known is None else known
-    blocks, positions = workload.program.blocks.blocks, workload.program.shared_parameters
+    blocks, positions = program.blocks.blocks, program.shared_parameters
     ranks_of_stages: list[list[int]] = [[] for _ in stages]
     for rank, held in enumerate(stages_of_ranks):
         for index in held:
             ranks_of_stages[index].append(rank)
-    shared: dict[object, tuple[set[int], int]] = {}
+    shared: dict[object, tuple[set[int], TiedUse]] = {}
     for stage, ranks in zip(stages, ranks_of_stages, strict=True):
         keys = [
-            (program, positions[block])
-            for block, program in zip(stage.blocks, stage.programs, strict=True)
+            (local, positions[block])
+            for block, local in zip(stage.blocks, stage.programs, strict=True)
         ]
         alike = Counter(keys if len(ranks) > 1 else ())
         for block, key in zip(stage.blocks, keys, strict=True):
-            if key not in known:
-                known[key] = _gradient_bytes(workload, *key)
-            for position, size in known[key]:
+            for position in gradients_of(*key):
                 if position != UNSHARED:
                     value = blocks[block].parameters[position]
-                    shared.setdefault(value, (set(), size))[0].update(ranks)
+                    use = TiedUse(block, position, 1)
+                    shared.setdefault(value, (set(), use))[0].update(ranks)
                 elif key in alike:
-                    shared[stage.index, key] = (set(ranks), alike.pop(key) * size)
-    sizes: dict[tuple[int, ...], int] = {}
-    for ranks, size in shared.values():
+                    use = TiedUse(block, UNSHARED, alike.pop(key))
+                    shared[stage.index, key] = set(ranks), use
+    found: dict[tuple[int, ...], list[TiedUse]] = {}
+    for ranks, use in shared.values():
         if len(ranks) > 1:
-            group = tuple(sorted(ranks))
-            sizes[group] = sizes.get(group, 0) + size
-    return sizes
+            found.setdefault(tuple(sorted(ranks)), []).append(use)
+    return {ranks: tuple(uses) for ranks, uses in found.items()}
+
+
+def gradients_of(program: BlockProgram, shared: tuple[int, ...]) -> dict[int, list[ParameterUse]]:
+    """The parameters of a block that have gradients: those at `shared` positions, which have other
+    users, by their positions; all others together as `UNSHARED`."""
+    found: dict[int, list[ParameterUse]] = {}
+    for position, use in enumerate(program.parameters):
+        if use.gradient is not None:
+            found.setdefault(position if position in shared else UNSHARED, []).append(use)
+    return found
+
+
+def tied_bytes(
+    workload: Workload, programs: Sequence[BlockProgram], uses: Iterable[TiedUse]
+) -> int:
+    """Bytes of gradients to all-reduce that one device of each rank contributes, given the program
+    of each block of the model."""
+    positions, itemsize = workload.program.shared_parameters, workload.types.gradient.itemsize
+    return sum(
+        each.copies * itemsize * use.owned_type.num_elements
+        for each in uses
+        for use in gradients_of(programs[each.block], positions[each.block])[each.position]
+    )
 
 
 def tied_seconds(
@@ -203,13 +214,16 @@ def tied_seconds(
 __all__ = [
     "NOTHING_ELSEWHERE",
     "ChargedElsewhere",
-    "KnownGradients",
     "StagesOfRanks",
     "TiedGradients",
+    "TiedUse",
+    "TiedUses",
     "charged_elsewhere",
     "charged_elsewhere_in_stage",
     "charged_to_earlier",
+    "gradients_of",
     "tied_bytes",
     "tied_gradients",
     "tied_seconds",
+    "tied_uses",
 ]

@@ -1,0 +1,54 @@
+"""What partitions make of parameters that several blocks use is what plans say, however many kinds
+of program share it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from distir import Simulator, Strategy, Workload, load_cluster, load_model
+from distir.simulation.cutting.parameter_uses import KnownParameterUses
+from distir.simulation.pricing.tied import (
+    NOTHING_ELSEWHERE,
+    charged_elsewhere,
+    tied_bytes,
+    tied_gradients,
+)
+
+KINDS = [
+    Strategy(dp=dp, tp=tp, pp=2, microbatches=4, zero=zero, recompute=recompute)
+    for dp, tp, zero in [(4, 1, 0), (2, 2, 0), (2, 2, 1), (4, 1, 2), (2, 2, 2), (2, 2, 3)]
+    for recompute in ("none", "full")
+]
+SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zb-v", 2), ("dualpipe", 1)]
+"""Ranks hold one stage, several, both ends of the model, or stages that other ranks hold, too."""
+
+
+@pytest.mark.parametrize("model", ["gpt2", "t5-small"])
+@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
+def test_kinds_that_lay_out_gradients_alike_share_what_plans_say(
+    model: str, schedule: str, chunks: int
+) -> None:
+    workload = Workload(model=load_model(model), batch_size=32, sequence_length=128)
+    simulator = Simulator(workload, load_cluster("dgx-a100", 8))
+    planner, cost = simulator.planner, simulator.cost
+    strategies = [replace(kind, schedule=schedule, chunks=chunks) for kind in KINDS]
+    ranks = planner.schedule(strategies[0]).stages_of_ranks
+    known = KnownParameterUses(workload, [(ranks, 0)])
+    different = set[int]()
+    for strategy in strategies:
+        programs = planner.model_programs(strategy).kept
+        uses, stages = known.of(programs), 1 + max(map(max, ranks))
+        different.add(id(uses))
+        for first in (1, 2, 5):
+            bounds = (0, *range(first, first + stages - 1), len(programs))
+            found, plan = uses.of((0, bounds)), planner.plan(strategy, bounds[1:-1])
+            for index, (begin, end, number) in enumerate(found.stages):
+                charged = uses.charged[number] or (NOTHING_ELSEWHERE,) * (end - begin)
+                assert charged == charged_elsewhere(plan, index)
+            assert [(begin, end) for begin, end, _ in found.stages] == [*pairwise(bounds)]
+            sizes = {own: tied_bytes(workload, programs, each) for own, each in found.tied.items()}
+            assert sizes == {each.ranks: each.size_bytes for each in tied_gradients(plan, cost)}
+    assert len(different) < len(strategies)
