@@ -19,6 +19,7 @@ from distir.simulation.many.stage_rows import NO_PAIRS, StageRows
 from distir.simulation.pricing.tied import (
     NOTHING_ELSEWHERE,
     ChargedElsewhere,
+    KnownGradientBytes,
     TiedUse,
     tied_bytes,
     tied_seconds,
@@ -69,6 +70,7 @@ class KindRows:
         self.programs = priced.of(of.kind)
         splits = bool(own.splits.any())
         self._rankings = self._number_rankings()
+        self._gradient_bytes: KnownGradientBytes = {}
         self._known_adding_up: dict[tuple[int, tuple[int, ...], tuple[TiedUse, ...]], Floats] = {}
         room_bytes = np.zeros(len(self.sizes))
         room_bytes[of.places] = self.pricer.cost.room_bytes(own.communicators)
@@ -196,7 +198,8 @@ class KindRows:
         of a ranking."""
         key = ranking, ranks, uses
         if key not in self._known_adding_up:
-            size_bytes = tied_bytes(self.workload, self.programs.kept, uses)
+            programs, known = self.programs.kept, self._gradient_bytes
+            size_bytes = tied_bytes(self.workload, programs, uses, known)
             moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.sizes))
             grid = self.rows.rankings[ranking]
             found = tied_seconds(grid, self.pricer.cost, ranks, moved)

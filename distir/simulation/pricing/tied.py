@@ -133,6 +133,7 @@ class TiedUse(NamedTuple):
     """Gradients of a block that several ranks hold."""
 
     block: int
+    """The first one of the model that has them."""
     position: int
     """That of the parameter if it has other users; `UNSHARED`: those of all that have none."""
     copies: int
@@ -157,6 +158,7 @@ def tied_uses(
         for index in held:
             ranks_of_stages[index].append(rank)
     shared: dict[object, tuple[set[int], TiedUse]] = {}
+    first: dict[object, int] = {}
     for stage, ranks in zip(stages, ranks_of_stages, strict=True):
         keys = [
             (local, positions[block])
@@ -170,7 +172,7 @@ def tied_uses(
                     use = TiedUse(block, position, 1)
                     shared.setdefault(value, (set(), use))[0].update(ranks)
                 elif key in alike:
-                    use = TiedUse(block, UNSHARED, alike.pop(key))
+                    use = TiedUse(first.setdefault(key, block), UNSHARED, alike.pop(key))
                     shared[stage.index, key] = set(ranks), use
     found: dict[tuple[int, ...], list[TiedUse]] = {}
     for ranks, use in shared.values():
@@ -189,17 +191,28 @@ def gradients_of(program: BlockProgram, shared: tuple[int, ...]) -> dict[int, li
     return found
 
 
+KnownGradientBytes: TypeAlias = dict[tuple[int, int], int]
+"""Bytes of the gradients of a block, by the block and the position in a `TiedUse`."""
+
+
 def tied_bytes(
-    workload: Workload, programs: Sequence[BlockProgram], uses: Iterable[TiedUse]
+    workload: Workload,
+    programs: Sequence[BlockProgram],
+    uses: Iterable[TiedUse],
+    known: KnownGradientBytes | None = None,
 ) -> int:
     """Bytes of gradients to all-reduce that one device of each rank contributes, given the program
-    of each block of the model."""
-    positions, itemsize = workload.program.shared_parameters, workload.types.gradient.itemsize
-    return sum(
-        each.copies * itemsize * use.owned_type.num_elements
-        for each in uses
-        for use in gradients_of(programs[each.block], positions[each.block])[each.position]
-    )
+    of each block of the model. `known` keeps what is found of these programs for the next call."""
+    known = {} if known is None else known
+    size_bytes = 0
+    for block, position, copies in uses:
+        if (block, position) not in known:
+            shared = workload.program.shared_parameters[block]
+            own = gradients_of(programs[block], shared)[position]
+            elements = sum(use.owned_type.num_elements for use in own)
+            known[block, position] = elements * workload.types.gradient.itemsize
+        size_bytes = size_bytes + copies * known[block, position]
+    return size_bytes
 
 
 def tied_seconds(
@@ -214,6 +227,7 @@ def tied_seconds(
 __all__ = [
     "NOTHING_ELSEWHERE",
     "ChargedElsewhere",
+    "KnownGradientBytes",
     "StagesOfRanks",
     "TiedGradients",
     "TiedUse",
