@@ -48,10 +48,12 @@ class ModelPrograms:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """The kind of every block, numbered from 0: blocks of one kind have equal programs."""
-        pairs = list(zip(self.kept, self.recomputed, strict=True))
-        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-        return tuple(numbers[pair] for pair in pairs)
+        """The kind of every block, numbered from 0: blocks of one kind have equal programs, and
+        are layers or none of them is."""
+        every = enumerate(zip(self.kept, self.recomputed, strict=True))
+        kinds = [(pair, block in self.layers) for block, pair in every]
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        return tuple(numbers[kind] for kind in kinds)
 
     def share(self, stages: int) -> float:
         """The fraction of all layers that are computed again, if `stages` have as many layers

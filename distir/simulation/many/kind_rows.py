@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from distir.arrays import Flags, Floats, Indices, distinct_rows
+from distir.plan import ModelPrograms
 from distir.plan.grid import DeviceGrid
 from distir.simulation.cutting.many import AlikeArrangements, StageCuts
-from distir.simulation.cutting.parameter_uses import KnownParameterUses, StageBlocks
+from distir.simulation.cutting.parameter_uses import (
+    KnownParameterUses,
+    ParameterUses,
+    StageBlocks,
+)
 from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind
-from distir.simulation.many.shared_stages import BlockKind, OverlappedPair, SharedStages
+from distir.simulation.many.shared_stages import (
+    OverlappedPair,
+    ProgramsOfStage,
+    SharedStages,
+)
 from distir.simulation.many.stage_rows import NO_PAIRS, StageRows
 from distir.simulation.pricing.tied import (
     NOTHING_ELSEWHERE,
@@ -47,6 +57,40 @@ class _Overlapping:
     places: Indices
     """Those that have it, by their positions among the arrangements."""
     pairs: list[OverlappedPair]
+
+
+class _NumberedStage(NamedTuple):
+    """A stage among the stages of kinds that share programs."""
+
+    number: int
+    programs: ProgramsOfStage
+
+
+class _StagesOfKind:
+    """The stages of one kind among the `stages` of kinds that share programs. Stages of equal
+    blocks are one, wherever they lie."""
+
+    def __init__(self, programs: ModelPrograms, uses: ParameterUses, stages: SharedStages) -> None:
+        self._programs, self._uses, self._stages = programs, uses, stages
+        self._known: dict[tuple[tuple[int, ...], int], _NumberedStage] = {}
+
+    def of(self, stage: StageBlocks) -> _NumberedStage:
+        """What a stage is there."""
+        begin, end, charged = stage
+        key = self._programs.kinds[begin:end], charged
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._numbered(stage)
+        return found
+
+    def _numbered(self, stage: StageBlocks) -> _NumberedStage:
+        begin, end, charged = stage
+        uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
+        if charged:
+            uses = self._uses.charged[charged]
+        blocks = self._stages.blocks(self._programs.of_stage(begin, end), uses)
+        programs = tuple((kind, use.adds_up) for kind, use in blocks)
+        return _NumberedStage(self._stages.number(blocks), programs)
 
 
 class KindRows:
@@ -93,18 +137,17 @@ class KindRows:
     def described(self, stages: SharedStages) -> tuple[list[_Described], list[_Overlapping]]:
         """The arrangements that are wanted, and what overlaps in them; their stages and pairs are
         marked as wanted among `stages`."""
-        known: dict[StageBlocks, int] = {}
+        own_stages = _StagesOfKind(self.programs, self.cuts.uses, stages)
         described: list[_Described] = []
         overlapping: list[_Overlapping] = []
         for own in self.cuts.alike(self.found, self.rows.wanted):
-            for stage in own.uses.stages:
-                if stage not in known:
-                    known[stage] = stages.number(self._blocks(stage, stages))
-            numbers = np.array([known[stage] for stage in own.uses.stages], np.int64)
+            found = [own_stages.of(stage) for stage in own.uses.stages]
+            numbers = [each.number for each in found]
             kinds = self.rows.arrangements.cost_kinds[own.arrangements]
-            stages.want(numbers, own.sizes, kinds)
-            described.append(_Described(own, numbers, self._tied_seconds(own)))
-            overlapping += self._overlapping(own, stages)
+            stages.want(set(numbers), own.sizes, kinds)
+            seconds = self._tied_seconds(own)
+            described.append(_Described(own, np.array(numbers, np.int64), seconds))
+            overlapping += self._overlapping(own, [each.programs for each in found], stages)
         return described, overlapping
 
     def add(self, described: Sequence[_Described], row_of: Indices) -> None:
@@ -131,26 +174,21 @@ class KindRows:
 
     # --- stages -----------------------------------------------------------------------------------
 
-    def _overlapping(self, own: AlikeArrangements, stages: SharedStages) -> Iterator[_Overlapping]:
-        """What overlaps in arrangements; marks the sizes at which it is wanted."""
+    def _overlapping(
+        self,
+        own: AlikeArrangements,
+        programs: Sequence[ProgramsOfStage],
+        stages: SharedStages,
+    ) -> Iterator[_Overlapping]:
+        """What overlaps in arrangements, given the programs of their stages; marks the sizes at
+        which it is wanted."""
         numbers = self.rows.pairs_of_arrangement[own.arrangements]
-        for number in map(int, np.unique(numbers[numbers != NO_PAIRS])):
+        for number in sorted({*numbers.tolist()} - {NO_PAIRS}):
             places = np.flatnonzero(numbers == number)
-            blocks = [
-                tuple((kind, use.adds_up) for kind, use in self._blocks(stage, stages))
-                for stage in own.uses.stages
-            ]
-            pairs = [(blocks[one], blocks[other]) for one, other in self.rows.pairs[number]]
+            pairs = [(programs[one], programs[other]) for one, other in self.rows.pairs[number]]
             for pair in pairs:
                 stages.want_pair(pair, own.sizes[places])
             yield _Overlapping(own, number, places, pairs)
-
-    def _blocks(self, stage: StageBlocks, stages: SharedStages) -> list[BlockKind]:
-        begin, end, charged = stage
-        uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
-        if charged:
-            uses = self.cuts.uses.charged[charged]
-        return stages.blocks(self.programs.of_stage(begin, end), uses)
 
     # --- sizes ------------------------------------------------------------------------------------
 
@@ -188,7 +226,7 @@ class KindRows:
         rankings = self._rankings[own.sizes]
         for ranks, uses in own.uses.tied.items():
             found = seconds[ranks] = np.empty(len(rankings))
-            for ranking in np.unique(rankings).tolist():
+            for ranking in {*rankings.tolist()}:
                 alike = rankings == ranking
                 found[alike] = self._adding_up(ranking, ranks, uses)[own.sizes[alike]]
         return seconds

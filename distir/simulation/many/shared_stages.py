@@ -24,11 +24,11 @@ BlockKind: TypeAlias = tuple[int, ChargedElsewhere]
 
 _Stage: TypeAlias = tuple[RepeatedBlocks[BlockKind], ...]
 
-_Programs: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+ProgramsOfStage: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Per block of a stage the number of its program, and the positions of parameters that it adds up
 over microbatches."""
 
-OverlappedPair: TypeAlias = tuple[_Programs, _Programs]
+OverlappedPair: TypeAlias = tuple[ProgramsOfStage, ProgramsOfStage]
 """The blocks of two stages: of one with a forward pass, and of one with a backward pass that runs
 beside it."""
 
@@ -102,11 +102,11 @@ class SharedStages:
             self._wanted.append(np.zeros(self._num_sizes, np.uint8))
         return number
 
-    def want(self, stages: Indices, sizes: Indices, cost_kinds: _Kinds) -> None:
+    def want(self, stages: Iterable[int], sizes: Indices, cost_kinds: _Kinds) -> None:
         """Marks stages as wanted at each of `sizes` for the actions of a set of cost kinds."""
         kinds = np.zeros(self._num_sizes, np.uint8)
         np.bitwise_or.at(kinds, sizes, cost_kinds)
-        for number in np.unique(stages):
+        for number in stages:
             self._wanted[number] |= kinds
 
     def want_pair(self, pair: OverlappedPair, sizes: Indices) -> None:
@@ -153,7 +153,7 @@ class SharedStages:
     def _overlapped(self) -> list[OverlappedStages]:
         different = list(self._numbers)
 
-        def adding_up(programs: _Programs) -> tuple[BlockProgram, ...]:
+        def adding_up(programs: ProgramsOfStage) -> tuple[BlockProgram, ...]:
             return tuple(different[kind].adding_up(adds_up) for kind, adds_up in programs)
 
         return [
@@ -198,4 +198,4 @@ class SharedStages:
         return forward, backward
 
 
-__all__ = ["BlockKind", "OverlappedPair", "SharedStages", "UnpricedRows"]
+__all__ = ["BlockKind", "OverlappedPair", "ProgramsOfStage", "SharedStages", "UnpricedRows"]
