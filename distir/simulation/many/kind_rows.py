@@ -183,7 +183,8 @@ class KindRows:
         """What overlaps in arrangements, given the programs of their stages; marks the sizes at
         which it is wanted."""
         numbers = self.rows.pairs_of_arrangement[own.arrangements]
-        for number in sorted({*numbers.tolist()} - {NO_PAIRS}):
+        different: list[int] = numbers.tolist()
+        for number in sorted({*different} - {NO_PAIRS}):
             places = np.flatnonzero(numbers == number)
             pairs = [(programs[one], programs[other]) for one, other in self.rows.pairs[number]]
             for pair in pairs:
@@ -224,9 +225,10 @@ class KindRows:
         """Per group of ranks, the seconds in which it adds up gradients in arrangements."""
         seconds: dict[tuple[int, ...], Floats] = {}
         rankings = self._rankings[own.sizes]
+        different: list[int] = rankings.tolist()
         for ranks, uses in own.uses.tied.items():
             found = seconds[ranks] = np.empty(len(rankings))
-            for ranking in {*rankings.tolist()}:
+            for ranking in {*different}:
                 alike = rankings == ranking
                 found[alike] = self._adding_up(ranking, ranks, uses)[own.sizes[alike]]
         return seconds
