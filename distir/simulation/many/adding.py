@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from distir.arrays import Flags
 from distir.cost.amounts import Divergence
-from distir.simulation.cutting.many import refine
 from distir.simulation.cutting.parameter_uses import KnownParameterUses
 from distir.simulation.cutting.refine import KnownCuts
+from distir.simulation.cutting.together import cut_together
 from distir.simulation.many.kind_rows import KindRows
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, SizesOfKind
@@ -71,7 +71,11 @@ class StageAdder:
         """Adds the rows of what was cut."""
         while self._cut:
             cut, self._cut = self._cut, []
-            refine(self._known_cuts, [own.found for own in cut])
+            found = cut_together(
+                self._known_cuts, self.rows.arrangements, [own.to_cut for own in cut]
+            )
+            for own, each in zip(cut, found, strict=True):
+                own.found = each
             shared = self._shared(cut)
             if self._held is None:
                 self._price(shared)
@@ -118,14 +122,13 @@ class StageAdder:
             return [each for own in apart for each in self._to_price(own)]
 
     def _begun(self, of: SizesOfKind) -> list[KindRows]:
-        """The program sizes of a kind, cut but for refining, as one or in parts."""
+        """The program sizes of a kind, to be cut into stages, as one or in parts."""
         if not len(of.which):
             return []
         try:
             return [
                 KindRows(
                     self.rows,
-                    self._known_cuts,
                     self._known_uses,
                     self._priced(of),
                     of,

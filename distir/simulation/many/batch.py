@@ -32,8 +32,8 @@ from distir.metrics import (
     reason_beyond,
 )
 from distir.plan.planner import ProgramKind
-from distir.simulation.cutting.many import NO_ORDER, Arrangements
 from distir.simulation.cutting.refine import KnownCuts, Order, order_of
+from distir.simulation.cutting.together import NO_ORDER, Arrangements
 from distir.simulation.many.adding import StageAdder
 from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind, kinds_of
 from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows

@@ -17,7 +17,7 @@ from distir.simulation.cutting.parameter_uses import (
     ParameterUses,
     StageBlocks,
 )
-from distir.simulation.cutting.refine import KnownCuts
+from distir.simulation.cutting.together import CutArrangements
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind
 from distir.simulation.many.shared_stages import (
@@ -100,14 +100,13 @@ class KindRows:
     def __init__(
         self,
         rows: StageRows,
-        known_cuts: KnownCuts,
         known_uses: KnownParameterUses,
         priced: PricedPrograms,
         of: SizesOfKind,
         own: ProgramSizes,
     ) -> None:
-        """Cuts the blocks into stages, but for what is refined (`found`). `own` are the kind's
-        sizes."""
+        """`own` are the kind's sizes. How the blocks are cut into stages (`found`) is found for
+        several kinds together, from `to_cut`."""
         self.rows, self.priced = rows, priced
         self.pricer, self.pricing = priced.pricer, priced.pricing
         self.workload, self.of, self.sizes = self.pricer.workload, of, of.shared
@@ -120,19 +119,19 @@ class KindRows:
         room_bytes[of.places] = self.pricer.cost.room_bytes(own.communicators)
         self.cuts = StageCuts(
             self.pricer,
-            known_cuts,
             self.programs,
             self.pricing,
             splits,
             room_bytes,
             known_uses.of(self.programs.kept),
         )
-        self.found = self.cuts.cut(rows.arrangements, of.which, of.places)
+        self.to_cut = self.cuts.to_cut(rows.arrangements, of.which, of.places)
+        self.found: CutArrangements
 
     @property
     def wanted(self) -> Flags:
         """Which of its arrangements are to have rows."""
-        return self.rows.wanted[self.found.cut.arrangements]
+        return self.rows.wanted[self.to_cut.arrangements]
 
     def described(self, stages: SharedStages) -> tuple[list[_Described], list[_Overlapping]]:
         """The arrangements that are wanted, and what overlaps in them; their stages and pairs are

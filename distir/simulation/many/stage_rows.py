@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from distir.arrays import Flags, Floats, Indices
 from distir.plan.grid import DeviceGrid
 from distir.schedules.compiled.costs import Pairs
-from distir.simulation.cutting.many import (
-    Arrangements,
-)
 from distir.simulation.cutting.partition import Shape
+from distir.simulation.cutting.together import Arrangements
 from distir.simulation.pricing.tied import (
     StagesOfRanks,
 )

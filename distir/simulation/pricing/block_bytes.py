@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,23 @@ class BlockBytes:
         state, forward, backward = np.zeros((3, num_sizes, block_kinds))
         passing = np.zeros((cost_kinds, num_sizes, block_kinds))
         return cls(state, forward, backward, dict(enumerate(passing)))
+
+    @classmethod
+    def joined(cls, several: Sequence[BlockBytes]) -> BlockBytes:
+        """At the program sizes of all, one after the other. An action that some do not have needs
+        nothing there."""
+        cost_kinds = sorted({kind for each in several for kind in each.passing})
+        return cls(
+            np.concatenate([each.state for each in several]),
+            np.concatenate([each.after_forward for each in several]),
+            np.concatenate([each.after_backward for each in several]),
+            {
+                kind: np.concatenate(
+                    [each.passing.get(kind, np.zeros_like(each.state)) for each in several]
+                )
+                for kind in cost_kinds
+            },
+        )
 
     def taken(self, sizes: Indices) -> BlockBytes:
         """At these program sizes."""
