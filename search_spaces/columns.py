@@ -1,47 +1,78 @@
 """A space as columns, made without visiting its points one by one.
 
 The first choices of a strategy (its *head*) end with the last of those that decide which program
-devices run; heads with equal programs are neighbours here, so that a stretch of the table shares
-what is found out about them. What may follow a head depends on few of its choices: such *tails* are
-made once.
+devices run; heads with equal programs are neighbours here, and so are those whose programs have
+blocks in common, so that a stretch of the table shares what is found out about them. What may
+follow a head depends on few of its choices: such *tails* are made once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from distir.arrays import Codes, Indices
 from distir.strategies import FIELDS, Strategies
+from distir.strategy import KEEPS_ACTIVATIONS, KEEPS_PARAMETERS
 from search_spaces.named import DEFAULTS
+from search_spaces.parameters import Value
 from search_spaces.space import SearchSpace
 
-PROGRAM = (
-    "axes",
-    "sequence_parallel",
-    "cp_exchange",
-    "expert_order",
-    "etp",
-    "zero",
-    "recompute",
-    "recompute_every",
-    "recompute_layers",
-    "keep_gathered",
-    "offload",
-    "sync_every",
-    "outer_optimizer",
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """What matters of a choice: what `of` says of its value."""
+
+    name: str
+    of: Callable[[Any], Value] = lambda value: value
+
+    def column(self, values: Sequence[Value], codes: Codes) -> Codes:
+        """Equal numbers for equal traits, given the codes of values."""
+        numbers: dict[Value, int] = {}
+        found = [numbers.setdefault(self.of(value), len(numbers)) for value in values]
+        return np.array(found, codes.dtype)[codes]
+
+
+def _splits(degree: int) -> bool:
+    return degree > 1
+
+
+SHARED = (
+    Trait("axes"),
+    Trait("sequence_parallel"),
+    Trait("cp_exchange"),
+    Trait("expert_order"),
+    Trait("etp"),
+    *(Trait(name, _splits) for name in ("tp", "cp", "dp", "ep", "zero_degree")),
+    Trait("zero"),
+    Trait("keep_gathered", lambda kept: kept in KEEPS_PARAMETERS),
+    Trait("offload"),
+    Trait("sync_every"),
+    Trait("outer_optimizer"),
 )
-"""What decides which program devices run, sizes aside."""
+"""What decides which program devices run, but for its sizes and for what is kept: strategies that
+agree in it have programs of blocks in common."""
+
+KEPT = (
+    Trait("recompute"),
+    Trait("recompute_every"),
+    Trait("recompute_layers"),
+    Trait("keep_gathered", lambda kept: kept in KEEPS_ACTIVATIONS),
+)
+"""What decides which results of the forward pass are kept for the backward pass."""
 
 
 class SpaceColumns:
     """The strategies of a space in an order of their own, each with its number in the space."""
 
-    def __init__(self, space: SearchSpace, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(self, space: SearchSpace) -> None:
         self.space = space
         tree, names = space.tree, space.names
-        width = 1 + max((names.index(name) for name in program if name in names), default=-1)
+        shared, kept = ([each for each in of if each.name in names] for of in (SHARED, KEPT))
+        width = 1 + max((names.index(each.name) for each in (*shared, *kept)), default=-1)
         ends = np.zeros(1, np.int64)
         _, ends, heads = tree.below(ends, 0, width)
         nodes, tail_of_heads = np.unique(ends, return_inverse=True)
@@ -49,16 +80,20 @@ class SpaceColumns:
         sizes = np.bincount(which, minlength=len(nodes))
         counts = sizes[tail_of_heads]
         starts = np.cumsum(counts) - counts
-        shared = [heads[name] for name in program if name in names]
-        order = np.lexsort((starts, *reversed(shared)))
+        alike, apart = (
+            [each.column(tree.values[each.name], heads[each.name]) for each in of]
+            for of in (shared, kept)
+        )
+        order = np.lexsort((starts, *reversed([*alike, *apart])))
         self._heads = {name: codes[order] for name, codes in heads.items()}
         last = np.ones(len(order), np.bool_)
-        last[:-1] = np.any([codes[order[1:]] != codes[order[:-1]] for codes in shared], axis=0)
+        last[:-1] = np.any([codes[order[1:]] != codes[order[:-1]] for codes in alike], axis=0)
         self._starts = starts[order]
         """Numbers in the space of the first strategies of heads."""
         self._ends = np.cumsum(counts[order])
         self.borders: Indices = self._ends[last]
-        """Where stretches of equal programs end: ascending, the last of them the length."""
+        """Where stretches of strategies that agree in `SHARED` end: ascending, the last of them the
+        length."""
         self._tail_starts = (np.cumsum(sizes) - sizes)[tail_of_heads[order]]
 
     def __len__(self) -> int:
@@ -88,4 +123,4 @@ class SpaceColumns:
         return self._starts[which] + inside, Strategies(values, codes, len(which))
 
 
-__all__ = ["PROGRAM", "SpaceColumns"]
+__all__ = ["SHARED", "SpaceColumns"]

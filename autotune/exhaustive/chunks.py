@@ -27,12 +27,14 @@ MOST_AT_ONCE = 1 << 18
 """Strategies of the largest chunk where many are evaluated at once: what memory allows."""
 FIRST_AT_ONCE = 1 << 12
 """Strategies of the first chunk: few, so that a result is shown soon."""
+LEAST_AT_ONCE = 1 << 14
+"""Strategies that a later chunk may always have: fewer would share too little."""
 FEWEST_HALVED = 1 << 8
 """Strategies of the smallest space of two chunks, which two processes may share."""
 GROWTH = 8
 """How much larger the next chunk may be: what strategies share is found out once per chunk."""
-MOST_PROGRAMS = 64
-"""Stretches of equal programs in a chunk: where nearly every strategy has a program of its own, as
+MOST_PROGRAMS = 32
+"""Stretches of shared programs in a chunk: where nearly every strategy has a program of its own, as
 among axis lists, few strategies take as long as very many do elsewhere."""
 SHARES = 12
 """The number of chunks that a large space has at least: processes share them, and two processes
@@ -45,15 +47,15 @@ processes end together."""
 def stretches(borders: Indices) -> Iterator[tuple[int, int]]:
     """The chunks `(first, size)` of a space of which many are evaluated at once: two halves of a
     small one; otherwise growing to the largest, in the end halves of what is left. They end at
-    `borders`, where programs differ, unless these are far. They depend on nothing but the space, so
-    that results are the same to the last bit, wherever chunks are evaluated."""
+    `borders`, between which programs are shared, unless these are far. They depend on nothing but
+    the space, so that results are the same to the last bit, wherever chunks are evaluated."""
     count = int(borders[-1]) if len(borders) else 0
     if FEWEST_HALVED <= count <= FIRST_AT_ONCE and 1 < len(borders) <= MOST_PROGRAMS:
         middle = int(borders[np.abs(borders[:-1] - count / 2).argmin()])
         yield from ((0, middle), (middle, count - middle))
         return
-    most = max(FIRST_AT_ONCE, min(MOST_AT_ONCE, count // SHARES))
-    least = max(FIRST_AT_ONCE, count // LAST_SHARES)
+    most = max(LEAST_AT_ONCE, min(MOST_AT_ONCE, count // SHARES))
+    least = max(LEAST_AT_ONCE, count // LAST_SHARES)
     first, size = 0, FIRST_AT_ONCE
     while first < count:
         wanted = min(size, max((count - first) // 2, least))

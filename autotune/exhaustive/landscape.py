@@ -7,8 +7,9 @@ every strategy has the same chance, and nothing depends on where chunks begin.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -21,7 +22,6 @@ from autotune.study.trial import Trial
 from distir.arrays import Flags, Indices
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS, Strategies
-from distir.strategy import Strategy
 
 MOST_POINTS = 6_000
 """Strategies of the largest sample."""
@@ -331,16 +331,12 @@ def _points(parts: Sequence[Points]) -> Points:
 
     return Points(
         joined("numbers").astype(np.int64),
-        Strategies.of(_each(parts)),
+        reduce(Strategies.joined, [part.strategies for part in parts], Strategies.of(())),
         joined("costs").astype(np.float64),
         joined("seconds").astype(np.float64),
         joined("needed").astype(np.float64),
         joined("states").astype(np.int8),
     )
-
-
-def _each(parts: Sequence[Points]) -> Iterator[Strategy]:
-    return (strategy for part in parts for strategy in part.strategies)
 
 
 __all__ = ["FAILED", "FEASIBLE", "INFEASIBLE", "MOST_POINTS", "Cell", "Landscape", "Points"]

@@ -139,6 +139,21 @@ def test_stretches_end_where_programs_differ(sizes: list[int]) -> None:
     assert set(ends) <= set(borders.tolist())
 
 
+@pytest.mark.parametrize("model", ["gpt2", "mixtral-8x7b"])
+def test_programs_that_are_shared_are_in_one_chunk(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found out of blocks that several kinds of program have in common is found out once."""
+    for name in ("FIRST_AT_ONCE", "LEAST_AT_ONCE"):
+        monkeypatch.setattr(f"autotune.exhaustive.chunks.{name}", 500)
+    problem = load_problem(model, devices=8, space="standard")
+    planner, table = problem.simulator.planner, SpaceColumns(problem.space)
+    chunks = [table.taken(*stretch)[1] for stretch in stretches(table.borders)]
+    assert len(chunks) > 2
+    shared = [{planner.kind(each).sharing for each in chunk} for chunk in chunks]
+    assert sum(map(len, shared)) == len(set().union(*shared))
+
+
 @given(st.lists(st.integers(1, 50), max_size=1000))
 def test_stretches_have_few_programs(sizes: list[int]) -> None:
     borders = np.cumsum(sizes, dtype=np.int64)
@@ -222,6 +237,7 @@ def test_tables_are_the_same_to_the_last_bit_however_many_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Any
 ) -> None:
     monkeypatch.setattr("autotune.exhaustive.chunks.FIRST_AT_ONCE", 20)
+    monkeypatch.setattr("autotune.exhaustive.chunks.LEAST_AT_ONCE", 20)
     problem = load_problem("mlp-2x8", devices=4, batch_size=16, space="full")
     assert len(list(stretches(SpaceColumns(problem.space).borders))) > 5
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir.strategies import FIELDS, Strategies
+from distir.strategy import Strategy
 from search_spaces import distribution_space
-from search_spaces.columns import PROGRAM, SpaceColumns
+from search_spaces.columns import SHARED, SpaceColumns
 from tests.facts import Facts
 from tests.search_spaces.test_distribution_space import devices, facts
 
@@ -45,17 +46,20 @@ def test_stretches_join(workload: Facts, number: int, sizes: list[int]) -> None:
 
 
 @given(facts, devices, names)
-def test_between_borders_programs_are_equal(workload: Facts, number: int, name: str) -> None:
-    """And each program is between two borders only."""
+def test_between_borders_programs_are_shared(workload: Facts, number: int, name: str) -> None:
+    """And all strategies that share programs are between two borders."""
     table = SpaceColumns(distribution_space(workload, number, name))
     assert table.borders[-1:].tolist() == [len(table)][: len(table)]
-    programs = [
-        table.taken(int(first), int(end - first))[1].distinct(PROGRAM)[0]
+
+    def traits(strategy: Strategy) -> tuple[object, ...]:
+        return tuple(each.of(getattr(strategy, each.name)) for each in SHARED)
+
+    stretches = [
+        {*map(traits, table.taken(int(first), int(end - first))[1])}
         for first, end in pairwise([0, *table.borders])
     ]
-    assert all(len(each) == 1 for each in programs)
-    _, strategies = table.taken(0, len(table))
-    assert len(strategies.distinct(PROGRAM)[0]) == len(table.borders)
+    assert all(len(each) == 1 for each in stretches)
+    assert len(set().union(*stretches)) == len(stretches)
 
 
 @given(facts, devices)
