@@ -54,12 +54,10 @@ class Many(np.ndarray):  # type: ignore[type-arg]
     """
 
     def __bool__(self) -> bool:
-        where = self.view(np.ndarray).astype(np.bool_)
-        if where.all():
-            return True
-        if not where.any():
-            return False
-        raise Divergence(where)
+        holding = int(np.count_nonzero(self))
+        if 0 < holding < self.size:
+            raise Divergence(self.view(np.ndarray).astype(np.bool_))
+        return holding == self.size
 
     def __float__(self) -> float:
         """The number that all plans share; raises `Divergence` where they differ."""

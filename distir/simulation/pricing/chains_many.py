@@ -242,15 +242,18 @@ def _parted(chains: Sequence[_Waiting], left: Flags) -> tuple[list[_Waiting], li
     """Chains of which no copies are `left`, and those of which some are."""
     done: list[_Waiting] = []
     going: list[_Waiting] = []
-    first = 0
-    for each in chains:
-        own = left[first : first + len(each.columns)]
-        first += len(own)
-        for where, those in ((own, going), (~own, done)):
-            if where.all():
-                those.append(each)
-            elif where.any():
-                those.append(each._replace(columns=each.columns[where]))
+    ends = np.cumsum([len(each.columns) for each in chains])
+    firsts = np.concatenate([[0], ends[:-1]])
+    counts = np.add.reduceat(left, firsts, dtype=np.int64)
+    for each, first, end, count in zip(chains, firsts, ends, counts.tolist(), strict=True):
+        if count == 0:
+            done.append(each)
+        elif count == end - first:
+            going.append(each)
+        else:
+            own = left[first:end]
+            going.append(each._replace(columns=each.columns[own]))
+            done.append(each._replace(columns=each.columns[~own]))
     return done, going
 
 

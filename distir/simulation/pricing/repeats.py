@@ -110,8 +110,10 @@ def any_left(copies: Count) -> bool:
 
 def require_even(copies: Count) -> None:
     """Raises `Uneven` if copies of a pattern are left in some stages only."""
-    if isinstance(copies, np.ndarray) and (where := copies > 0).any() and not where.all():
-        raise Uneven(where)
+    if isinstance(copies, np.ndarray):
+        where = copies > 0
+        if 0 < np.count_nonzero(where) < len(where):
+            raise Uneven(where)
 
 
 __all__ = [

@@ -159,6 +159,7 @@ def tied_uses(
             ranks_of_stages[index].append(rank)
     shared: dict[object, tuple[set[int], TiedUse]] = {}
     first: dict[object, int] = {}
+    having: dict[tuple[BlockProgram, tuple[int, ...]], tuple[int, ...]] = {}
     for stage, ranks in zip(stages, ranks_of_stages, strict=True):
         keys = [
             (local, positions[block])
@@ -166,7 +167,9 @@ def tied_uses(
         ]
         alike = Counter(keys if len(ranks) > 1 else ())
         for block, key in zip(stage.blocks, keys, strict=True):
-            for position in gradients_of(*key):
+            if key not in having:
+                having[key] = tuple(gradients_of(*key))
+            for position in having[key]:
                 if position != UNSHARED:
                     value = blocks[block].parameters[position]
                     use = TiedUse(block, position, 1)
