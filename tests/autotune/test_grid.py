@@ -45,7 +45,9 @@ from autotune.tables.csv_text import header, lines
 from autotune.tables.files import table_file
 from autotune.testing import ToySimulator, toy_problem
 from distir.errors import DistirError
+from distir.plan import Planner
 from distir.strategy import Strategy
+from distir.workload import Workload
 from search_spaces.columns import SpaceColumns
 
 
@@ -143,15 +145,16 @@ def test_stretches_end_where_programs_differ(sizes: list[int]) -> None:
 def test_programs_that_are_shared_are_in_one_chunk(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is found out of blocks that several kinds of program have in common is found out once."""
+    """What is found out about blocks that kinds of program have in common is found out once."""
     for name in ("FIRST_AT_ONCE", "LEAST_AT_ONCE"):
         monkeypatch.setattr(f"autotune.exhaustive.chunks.{name}", 500)
     problem = load_problem(model, devices=8, space="standard")
-    planner, table = problem.simulator.planner, SpaceColumns(problem.space)
+    assert isinstance(problem.workload, Workload)
+    planner, table = Planner(problem.workload), SpaceColumns(problem.space)
     chunks = [table.taken(*stretch)[1] for stretch in stretches(table.borders)]
     assert len(chunks) > 2
     shared = [{planner.kind(each).sharing for each in chunk} for chunk in chunks]
-    assert sum(map(len, shared)) == len(set().union(*shared))
+    assert sum(map(len, shared)) == len({each for own in shared for each in own})
 
 
 @given(st.lists(st.integers(1, 50), max_size=1000))

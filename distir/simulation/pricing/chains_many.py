@@ -244,11 +244,11 @@ def _parted(chains: Sequence[_Waiting], left: Flags) -> tuple[list[_Waiting], li
     going: list[_Waiting] = []
     ends = np.cumsum([len(each.columns) for each in chains])
     firsts = np.concatenate([[0], ends[:-1]])
-    counts = np.add.reduceat(left, firsts, dtype=np.int64)
-    for each, first, end, count in zip(chains, firsts, ends, counts.tolist(), strict=True):
-        if count == 0:
+    going_on = np.add.reduceat(left, firsts, dtype=np.int64)
+    for each, first, end, some in zip(chains, firsts, ends, going_on.tolist(), strict=True):
+        if some == 0:
             done.append(each)
-        elif count == end - first:
+        elif some == end - first:
             going.append(each)
         else:
             own = left[first:end]
