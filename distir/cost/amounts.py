@@ -7,7 +7,9 @@ many plans at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import reduce
+from operator import add
 from typing import Any, TypeAlias, cast, overload
 
 import numpy as np
@@ -29,6 +31,7 @@ __all__ = [
     "smaller",
     "soft_maximum",
     "taken",
+    "total",
 ]
 
 Amount: TypeAlias = "float | NDArray[np.float64]"
@@ -134,6 +137,16 @@ def taken(amount: Amount, places: Indices | None) -> Amount:
     if places is None or not isinstance(amount, np.ndarray) or amount.size == 1:
         return amount
     return amount[places]
+
+
+@overload
+def total(amounts: Iterable[float]) -> float: ...
+@overload
+def total(amounts: Iterable[Amount]) -> Amount: ...
+def total(amounts: Iterable[Amount]) -> Amount:
+    """The sum of amounts. What is added to nothing stays as it is: it is not copied."""
+    some: list[Any] = [each for each in amounts if isinstance(each, np.ndarray) or each]
+    return reduce(add, some) if some else 0.0
 
 
 def select(condition: Any, first: Any, second: Any) -> Any:

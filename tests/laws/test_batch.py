@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import Cluster
 from distir.metrics import METRICS
 from distir.schedules import SCHEDULES
+from distir.simulation.many import program_sizes
 from search_spaces import distribution_space
 from tests.laws.scenarios import simulators
 from tests.slow import shares
@@ -99,6 +101,21 @@ def test_a_table_holds_what_strategies_give_where_memory_is_short() -> None:
         check(simulator, strategies)
         moved += sum(simulator.simulate_many(strategies).metrics["peak_memory_bytes"] < peaks)
     assert moved >= 10
+
+
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize("most", [1, 30])
+def test_sizes_priced_in_parts_cost_what_they_cost_together(most: int) -> None:
+    """Memory bounds how many program sizes are priced together, and decides nothing else."""
+    workload = Workload(model=load_model("t5-small"), batch_size=64)
+    space = distribution_space(workload, 8, {"extends": "full", "zero": [0, 2, 3]})
+    strategies = space.samples(random.Random(0), 300)
+    together = Simulator(workload, load_cluster("dgx-a100", 8)).simulate_many(strategies)
+    with mock.patch.object(program_sizes, "MOST_TOGETHER", most):
+        apart = Simulator(workload, load_cluster("dgx-a100", 8)).simulate_many(strategies)
+    assert np.array_equal(together.feasible, apart.feasible)
+    for name, column in together.metrics.items():
+        assert apart.metrics[name] == pytest.approx(column, rel=RELATIVE, nan_ok=True), name
 
 
 def test_the_table_of_no_strategies_is_empty() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import islice, pairwise
 from typing import Any, NamedTuple, cast
 
@@ -39,6 +40,9 @@ computes, as in a pipeline that is full."""
 FEW_ROUNDS = 4
 """Microbatches per rank up to which stages are refined of which each has a rank of its own: filling
 and draining the pipeline matters then."""
+
+NAME_BYTES = 16
+"""Bytes of the name of what the blocks of a plan take; the seconds themselves are kilobytes."""
 
 STEPS = 50
 """Seconds of the heaviest block, forward and backward, after rounding. Plans whose seconds round to
@@ -150,15 +154,16 @@ class RefinedCuts:
             assert order is not None
             if (row, number) not in names:
                 used = np.sign(order.compiled.count_matrix.sum(axis=0))
-                names[row, number] = (rounded[row] * used[:, None]).astype(np.uint16).tobytes()
+                own = (rounded[row] * used[:, None]).astype(np.uint16)
+                names[row, number] = blake2b(own.tobytes(), digest_size=NAME_BYTES).digest()
             key = names[row, number], order, bounds[place]
             keys.append(key)
             if key not in self._known:
                 missing.setdefault(key, place)
         if missing:
             places = np.array([*missing.values()])
-            own = [bounds[place] for place in missing.values()]
-            refined = self.moved(rounded, orders, rows[places], which[places], own)
+            before = [bounds[place] for place in missing.values()]
+            refined = self.moved(rounded, orders, rows[places], which[places], before)
             self._known |= zip(missing, refined, strict=True)
         found = [self._known[key] for key in keys]
         for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):

@@ -39,11 +39,12 @@ class StageAdder:
         """What is cut, and not yet priced."""
         self._held: list[SharedRows] | None = [] if holds else None
         """What has rows with nothing but bytes."""
-        self._known_priced: tuple[object, dict[object, PricedPrograms]] | None = None
+        self._known_priced: dict[object, PricedPrograms] = {}
 
     def add(self, kinds: Sequence[SizesOfKind]) -> None:
         """Adds the rows of program sizes of kinds that share programs, and in parts if the sizes of
         a kind turn out to lead to different programs."""
+        self._known_priced = {}
         self._cut += [own for each in kinds for own in self._begun(each)]
         if sum(len(own.of.which) for own in self._cut) >= SIZES_TOGETHER:
             self._add_cut()
@@ -51,7 +52,7 @@ class StageAdder:
     def finish(self) -> None:
         """Adds what is left, and joins all rows."""
         self._add_cut()
-        self._known_priced = None
+        self._known_priced = {}
         self.rows.join()
 
     def price(self, wanted: Flags) -> None:
@@ -143,10 +144,7 @@ class StageAdder:
         """The programs of a kind, shared with those before that have the same sizes and blocks; if
         there are none, new ones with a pricer of their own, as what it keeps depends on the
         sizes."""
-        sharing = (of.kind.sharing, of.placement)
-        if self._known_priced is None or self._known_priced[0] != sharing:
-            self._known_priced = sharing, {}
-        known, key = self._known_priced[1], of.shared.key
+        known, key = self._known_priced, (of.kind.sharing, of.placement, of.shared.key)
         if key not in known:
             own = self._pricer.of_many(len(of.shared))
             known[key] = PricedPrograms(own, of.kind, of.placement, of.shared)

@@ -35,7 +35,7 @@ from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.refine import KnownCuts, Order, order_of
 from distir.simulation.cutting.together import NO_ORDER, Arrangements
 from distir.simulation.many.adding import StageAdder
-from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind, kinds_of
+from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind, few_together, kinds_of
 from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
@@ -282,7 +282,8 @@ class _Batch:
             which = np.arange(int(bounds[number]), int(bounds[number + 1]))
             alike.setdefault((kind.sharing, placement), []).append((kind, placement, which))
         for kinds in alike.values():
-            adder.add(SizesOfKind.of(kinds, self.sizes))
+            for few in few_together(SizesOfKind.of(kinds, self.sizes)):
+                adder.add(few)
         adder.finish()
         return adder
 

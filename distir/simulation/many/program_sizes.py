@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Floats, Indices, distinct, distinct_rows
+from distir.arrays import Flags, Floats, Indices, distinct, distinct_rows
 from distir.cost.amounts import Divergence
 from distir.mesh import MESH_CHOICES
 from distir.plan import Planner
@@ -33,6 +34,9 @@ order of its degrees on the cluster depend."""
 SIZES_TOGETHER = 1 << 10
 """Program sizes, over all kinds, whose stages are priced together: what is alike in them is done
 once, which pays while there are few; many would take memory."""
+
+MOST_TOGETHER = 1 << 13
+"""About the most of them where kinds that share programs have more: what memory allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +100,31 @@ class SizesOfKind:
             for (kind, placement, which), own in zip(kinds, places, strict=True)
         ]
 
+    def at(self, where: Flags) -> SizesOfKind:
+        """Those that are at the marked ones of the shared sizes."""
+        own, place = where[self.places], np.cumsum(where) - 1
+        return replace(
+            self,
+            which=self.which[own],
+            shared=self.shared.taken(np.flatnonzero(where)),
+            places=place[self.places[own]],
+        )
+
     def parted(self, divergence: Divergence) -> list[SizesOfKind]:
         """In two parts, each of which has one program."""
-        found: list[SizesOfKind] = []
-        for where in (divergence.where, ~divergence.where):
-            own, place = where[self.places], np.cumsum(where) - 1
-            found.append(
-                replace(
-                    self,
-                    which=self.which[own],
-                    shared=self.shared.taken(np.flatnonzero(where)),
-                    places=place[self.places[own]],
-                )
-            )
-        return found
+        return [self.at(divergence.where), self.at(~divergence.where)]
+
+
+def few_together(kinds: Sequence[SizesOfKind]) -> Iterator[list[SizesOfKind]]:
+    """Kinds with one mesh in parts of about `MOST_TOGETHER` sizes: all kinds at some of the shared
+    sizes, at which programs are made and priced, then all at the next."""
+    shared = len(kinds[0].shared)
+    parts = min(shared, -(-sum(len(each.which) for each in kinds) // MOST_TOGETHER))
+    ends = [shared * part // parts for part in range(parts + 1)]
+    for first, end in pairwise(ends):
+        where = np.zeros(shared, np.bool_)
+        where[first:end] = True
+        yield [each.at(where) for each in kinds] if end - first < shared else [*kinds]
 
 
 def kinds_of(

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from distir.arrays import Indices
-from distir.cost.amounts import taken
+from distir.cost.amounts import taken, total
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 from distir.simulation.pricing.repeats import RepeatedBlocks
 from distir.simulation.pricing.timeline import (
@@ -294,12 +294,12 @@ class BlockChain:
 
     def summed(self, seconds: Callable[[Pass], float]) -> float:
         """The sum over all copies of all passes."""
-        total = 0.0
+        found = 0.0
         for pattern, count in self.passes:
-            own = sum(map(seconds, pattern))
+            own = total(map(seconds, pattern))
             if isinstance(own, np.ndarray) or own:
-                total = total + count * taken(own, self.size_numbers)
-        return total
+                found = found + count * taken(own, self.size_numbers)
+        return found
 
 
 HostBound: TypeAlias = Callable[[float, float], float]

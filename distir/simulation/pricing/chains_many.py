@@ -54,22 +54,23 @@ class ManyChainScheduler:
 Together = Sequence[tuple[ManyChainScheduler, Sequence[BlockChain]]]
 """Chains of several schedulers, each of which has program sizes of its own."""
 
-CHAINS_TOGETHER = 1 << 14
+CHAINS_TOGETHER = 1 << 15
 """Chains, one for each program size, that are scheduled together, to bound memory."""
 
 
 def run_together(asked: Together) -> list[list[ChainCost]]:
     """What the schedulers' `run_all` find, of which what is alike is scheduled once. All of them
     bound launches alike."""
-    found: list[list[ChainCost]] = []
-    first = together = 0
-    for number, (own, chains) in enumerate(asked):
-        more = sum(_width(chain, own.num_sizes) for chain in chains)
-        if together + more > CHAINS_TOGETHER:
-            found += _together(asked[first:number])
-            first, together = number, 0
-        together += more
-    return found + _together(asked[first:])
+    every = [(chain, own.num_sizes) for own, chains in asked for chain in chains]
+    ends = np.cumsum([_width(*each) for each in every])
+    costs: list[ChainCost] = []
+    while len(costs) < len(every):
+        first = len(costs)
+        most = CHAINS_TOGETHER + (int(ends[first - 1]) if first else 0)
+        end = max(first + 1, int(np.searchsorted(ends, most, side="right")))
+        costs += _together(asked[0][0].bound, every[first:end])
+    ordered = iter(costs)
+    return [[next(ordered) for _ in chains] for _, chains in asked]
 
 
 def _width(chain: BlockChain, num_sizes: int) -> int:
@@ -77,18 +78,16 @@ def _width(chain: BlockChain, num_sizes: int) -> int:
     return num_sizes if chain.size_numbers is None else len(chain.size_numbers)
 
 
-def _together(asked: Together) -> list[list[ChainCost]]:
-    """See `run_together`."""
-    every = [(chain, own.num_sizes) for own, chains in asked for chain in chains]
+def _together(bound: ManyBound, every: Sequence[tuple[BlockChain, int]]) -> list[ChainCost]:
+    """The costs of chains, each at a number of program sizes, that are scheduled together."""
     by_exact: dict[frozenset[str] | None, list[int]] = {}
     for number, (chain, _) in enumerate(every):
         by_exact.setdefault(chain.exact, []).append(number)
     steps, costs = steps_of(every), dict[int, ChainCost]()
     for exact, numbers in by_exact.items():
-        run = _Run(asked[0][0].bound, exact, [every[number] for number in numbers])
+        run = _Run(bound, exact, [every[number] for number in numbers])
         costs |= zip(numbers, run.costs([steps[number] for number in numbers]), strict=True)
-    ordered = (costs[number] for number in range(len(every)))
-    return [[next(ordered) for _ in chains] for _, chains in asked]
+    return [costs[number] for number in range(len(every))]
 
 
 def _sizes(chain: BlockChain, num_sizes: int) -> Indices:

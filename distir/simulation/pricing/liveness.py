@@ -85,10 +85,10 @@ class LivePass:
     buffers: Collection[Value] | None
     """What is made for the loss or to move state, without what crosses a border; None if buffers
     are not told apart."""
-    sizes: Mapping[Value, Floats]
-    """Bytes of what the pass makes, at every program size: the rows of `table`."""
-    table: Floats
-    """Bytes of shape (storages that the pass makes, program sizes)."""
+    sizes: Mapping[Value, Amount]
+    """Bytes of what the pass makes. Many values have the same: no table of its own is kept."""
+    num_sizes: int
+    """Number of program sizes."""
     born: Indices
     """Per storage that the pass makes, the moment when it does."""
     gone: Mapping[Value, int]
@@ -118,7 +118,6 @@ class LivePass:
                 if value not in storage:
                     made[value] = size
                     born.append(moment)
-        table = table_of(made.values(), num_sizes or 1)
         buffers = None
         if num_sizes is None:
             moved = [value for node in nodes if not node.part.of_model for value in node.results]
@@ -129,21 +128,18 @@ class LivePass:
             handing=roots(ops.handing),
             saved=frozenset(roots(segment.program.saved)),
             buffers=buffers,
-            sizes=dict(zip(made, table, strict=True)),
-            table=table,
+            sizes=made,
+            num_sizes=num_sizes or 1,
             born=np.array(born, np.int64),
             gone=gone,
         )
 
-    @property
-    def num_sizes(self) -> int:
-        """Number of program sizes."""
-        return self.table.shape[1]
-
     def forward(self, border: Border) -> tuple[Floats, Border]:
         """The effect of a forward pass with this border before it, and the border after it."""
         arrived = dict(zip(self.handed, border.storage, strict=True))
-        sizes = {each: border.sizes[number] for each, number in arrived.items()}
+        sizes: dict[Value, Amount] = {
+            each: border.sizes[number] for each, number in arrived.items()
+        }
         kept = {each for each, number in arrived.items() if border.kept[number]}
         effect = self.effect(
             {each: size for each, size in sizes.items() if each not in kept},
@@ -169,7 +165,7 @@ class LivePass:
         """
         every = (*self.sizes, *present)
         goes = [NEVER if each in kept else gone.get(each, 0) for each in every]
-        table = np.concatenate((self.table, table_of(present.values(), self.num_sizes)))
+        table = table_of((*self.sizes.values(), *present.values()), self.num_sizes)
         rows, signs = _changes(self.born, np.array(goes))
         held = _held(table, rows, signs)
         if buffers is None:
@@ -248,7 +244,7 @@ class LiveBackward:
     """What comes from the block before in the forward pass, with its numbers at that border."""
     given: Collection[Value]
     """What comes from the block before in the backward pass."""
-    sizes: Mapping[Value, Floats]
+    sizes: Mapping[Value, Amount]
     """Bytes of all that is there before, or that the first part makes."""
     saved: Collection[Value]
     """What is there from the forward pass. This block frees of it what is not read in `W`."""

@@ -23,9 +23,10 @@ ChargedBlock: TypeAlias = tuple[BlockProgram, ChargedElsewhere]
 """A block's program, and the parameters for which other blocks are charged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepEnd:
-    """What follows the last backward pass of a block, and the state bytes of the block."""
+    """What follows the last backward pass of a block, and the state bytes of the block. Compared by
+    identity."""
 
     settling_seconds: Mapping[int, float]
     """By cost kind of the last backward pass: seconds on the gradient stream that settle the

@@ -13,7 +13,7 @@ from typing import cast
 
 from distir.arrays import Indices
 from distir.cost import CostModel
-from distir.cost.amounts import Amount, larger, smaller, taken
+from distir.cost.amounts import Amount, larger, smaller, taken, total
 from distir.ir.core import Value
 from distir.ops.host import HOST
 from distir.plan import BlockProgram, Planner
@@ -75,6 +75,16 @@ class _OnMesh:
     passes: KnownPasses
     step_ends: dict[object, StepEnd] = field(default_factory=dict[object, StepEnd])
     alone: dict[Pass, BlockPass] = field(default_factory=dict[Pass, BlockPass])
+    settling: dict[tuple[Pass, StepEnd, int], float] = field(
+        default_factory=dict[tuple[Pass, StepEnd, int], float]
+    )
+
+    def settling_seconds(self, last: Pass, end: StepEnd, cost_kind: int) -> float:
+        """Seconds on the gradient stream after a block's last backward pass, of this kind."""
+        key = (last, end, cost_kind)
+        if key not in self.settling:
+            self.settling[key] = total((last.scatter_seconds, end.settling_seconds[cost_kind]))
+        return self.settling[key]
 
 
 class StagePricer:
@@ -371,22 +381,22 @@ class StagePricer:
 
     def _chain(self, stage: UnpricedStage, cost_kind: int, pricing: Pricing) -> BlockChain:
         """The passes of a stage in actions of one cost kind."""
-        blocks = stage.actions[cost_kind]
-        known = self._known(pricing).passes
+        blocks, on_mesh = stage.actions[cost_kind], self._known(pricing)
         passes = [
-            (tuple(known.of([segment for segment, _ in pattern])), count)
+            (tuple(on_mesh.passes.of([segment for segment, _ in pattern])), count)
             for pattern, count in blocks
         ]
         if cost_kind not in COMPLETING:
             return BlockChain(passes, size_numbers=stage.size_numbers)
-        settling = [[each.scatter_seconds for each in pattern] for pattern, _ in passes]
-        if self.cost.stack.overlaps_gradients:
+        if not self.cost.stack.overlaps_gradients:
+            settling = [[each.scatter_seconds for each in pattern] for pattern, _ in passes]
+        else:
             settling = [
                 [
-                    scattering + end.settling_seconds[cost_kind]
-                    for scattering, (_, end) in zip(own, pattern, strict=True)
+                    on_mesh.settling_seconds(each, end, cost_kind)
+                    for each, (_, end) in zip(own, pattern, strict=True)
                 ]
-                for own, (pattern, _) in zip(settling, blocks, strict=True)
+                for (own, _), (pattern, _) in zip(passes, blocks, strict=True)
             ]
         return BlockChain(passes, settling, stage.size_numbers)
 
@@ -439,7 +449,7 @@ class StagePricer:
             optimizer=optimizer,
             refresh=refresh,
             refresh_host=refresh_host,
-            first_gather=taken(sum(each.seconds for each in gathers), numbers),
+            first_gather=taken(total([each.seconds for each in gathers]), numbers),
             first_gather_host=taken(_host_seconds(gathers), numbers),
             state=stage.state,
             sent_forward_bytes=stage.sent_forward_bytes,
@@ -464,7 +474,7 @@ def _typical(block_kinds: Sequence[int], kind: int) -> int:
 
 
 def _total_bytes(values: Sequence[Value]) -> float:
-    return sum(value.type.size_bytes for value in values)
+    return total([value.type.size_bytes for value in values])
 
 
 __all__ = ["LINKS", "StagePricer"]
