@@ -281,8 +281,9 @@ class _Batch:
         for number, (kind, placement) in enumerate(self.kinds):
             which = np.arange(int(bounds[number]), int(bounds[number + 1]))
             alike.setdefault((kind.sharing, placement), []).append((kind, placement, which))
+        blocks = len({*self.pricer.workload.program.blocks.representative})
         for kinds in alike.values():
-            for few in few_together(SizesOfKind.of(kinds, self.sizes)):
+            for few in few_together(SizesOfKind.of(kinds, self.sizes), blocks):
                 adder.add(few)
         adder.finish()
         return adder

@@ -35,8 +35,9 @@ SIZES_TOGETHER = 1 << 10
 """Program sizes, over all kinds, whose stages are priced together: what is alike in them is done
 once, which pays while there are few; many would take memory."""
 
-MOST_TOGETHER = 1 << 13
-"""About the most of them where kinds that share programs have more: what memory allows."""
+BLOCKS_TOGETHER = 80_000
+"""About the most program sizes, times the different blocks of the model, whose stages are priced
+together where kinds that share programs have more: what memory allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,13 @@ class SizesOfKind:
         return [self.at(divergence.where), self.at(~divergence.where)]
 
 
-def few_together(kinds: Sequence[SizesOfKind]) -> Iterator[list[SizesOfKind]]:
-    """Kinds with one mesh in parts of about `MOST_TOGETHER` sizes: all kinds at some of the shared
-    sizes, at which programs are made and priced, then all at the next."""
+def few_together(kinds: Sequence[SizesOfKind], blocks: int) -> Iterator[list[SizesOfKind]]:
+    """Kinds with one mesh, of a model with this number of different blocks, in parts of about
+    `BLOCKS_TOGETHER`: all kinds at some of the shared sizes, at which programs are made and priced,
+    then all at the next."""
     shared = len(kinds[0].shared)
-    parts = min(shared, -(-sum(len(each.which) for each in kinds) // MOST_TOGETHER))
+    together = blocks * sum(len(each.which) for each in kinds)
+    parts = min(shared, -(-together // BLOCKS_TOGETHER))
     ends = [shared * part // parts for part in range(parts + 1)]
     for first, end in pairwise(ends):
         where = np.zeros(shared, np.bool_)
