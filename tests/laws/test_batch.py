@@ -18,6 +18,7 @@ from distir.cost import Cluster
 from distir.metrics import METRICS
 from distir.schedules import SCHEDULES
 from distir.simulation.many import program_sizes
+from distir.simulation.many.adding import StageAdder
 from search_spaces import distribution_space
 from tests.laws.scenarios import simulators
 from tests.slow import shares
@@ -110,9 +111,12 @@ def test_sizes_priced_in_parts_cost_what_they_cost_together() -> None:
     cluster = load_cluster("dgx-a100", 8)
     space = distribution_space(workload, 8, {"extends": "full", "zero": [0, 2]})
     strategies = space.samples(random.Random(0), 40)
-    together = Simulator(workload, cluster).simulate_many(strategies)
-    with mock.patch.object(program_sizes, "BLOCKS_TOGETHER", 30):
-        apart = Simulator(workload, cluster).simulate_many(strategies)
+    with mock.patch.object(StageAdder, "add", autospec=True, side_effect=StageAdder.add) as added:
+        together = Simulator(workload, cluster).simulate_many(strategies)
+        all_at_once = added.call_count
+        with mock.patch.object(program_sizes, "BLOCKS_TOGETHER", 30):
+            apart = Simulator(workload, cluster).simulate_many(strategies)
+        assert added.call_count > 2 * all_at_once
     assert np.array_equal(together.feasible, apart.feasible)
     for name, column in together.metrics.items():
         assert apart.metrics[name] == pytest.approx(column, rel=RELATIVE, nan_ok=True), name

@@ -141,9 +141,9 @@ class StageAdder:
             return [own for part in parts for own in self._begun(part)]
 
     def _priced(self, of: SizesOfKind) -> PricedPrograms:
-        """The programs of a kind, shared with those before that have the same sizes and blocks; if
-        there are none, new ones with a pricer of their own, as what it keeps depends on the
-        sizes."""
+        """The programs of a kind, shared with kinds that are added with it and have the same sizes
+        and blocks; if there are none, new ones with a pricer of their own, as what it keeps depends
+        on the sizes."""
         known, key = self._known_priced, (of.kind.sharing, of.placement, of.shared.key)
         if key not in known:
             own = self._pricer.of_many(len(of.shared))

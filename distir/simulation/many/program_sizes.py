@@ -36,8 +36,9 @@ SIZES_TOGETHER = 1 << 10
 once, which pays while there are few; many would take memory."""
 
 BLOCKS_TOGETHER = 80_000
-"""About the most program sizes, times the different blocks of the model, whose stages are priced
-together where kinds that share programs have more: what memory allows."""
+"""Kinds that share programs are priced in parts where the number of their sizes, times that of the
+different blocks of the model, is larger: what memory allows. The fullest chunk of T5-11B on 1,024
+devices of dgx-a100, space full, then peaks at 1.0 GiB, without parts at 1.3 (November 2026)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,9 @@ class SizesOfKind:
 
 
 def few_together(kinds: Sequence[SizesOfKind], blocks: int) -> Iterator[list[SizesOfKind]]:
-    """Kinds with one mesh, of a model with this number of different blocks, in parts of about
-    `BLOCKS_TOGETHER`: all kinds at some of the shared sizes, at which programs are made and priced,
-    then all at the next."""
+    """Kinds that share programs, in parts: all of them at some of the shared sizes, then all at the
+    next. The model has `blocks` different blocks; parts are no larger than `BLOCKS_TOGETHER`, but
+    where a single shared size is, or kinds are not spread evenly."""
     shared = len(kinds[0].shared)
     together = blocks * sum(len(each.which) for each in kinds)
     parts = min(shared, -(-together // BLOCKS_TOGETHER))
