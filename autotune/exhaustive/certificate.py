@@ -45,6 +45,12 @@ class Certificate:
         """The best feasible trial."""
         return self.ranked[0] if self.ranked else None
 
+    @property
+    def proved(self) -> bool:
+        """Whether nothing in the space is better than the best; what else was asked for may be left
+        to be found."""
+        return self.may_gain(self.best) == 0.0
+
     def summary(self, best: Trial | None, found: Trial | None, problem: Problem) -> dict[str, Any]:
         """The comparison with a study that found `found`, as plain JSON values; `best` is the best
         of all that is known."""
@@ -54,6 +60,7 @@ class Certificate:
         return {
             "method": "certified",
             "complete": self.complete,
+            "proved": self.may_gain(best) == 0.0,
             "evaluated": self.evaluated,
             "feasible": self.feasible,
             "ruled_out": dict(self.ruled_out),
@@ -62,7 +69,7 @@ class Certificate:
             "bound": self.bound,
             "may_gain": self.may_gain(best),
             "regret": lost,
-            "rank": 1 if lost == 0 and self.complete else None,
+            "rank": 1 if lost == 0 and self.proved else None,
         }
 
     def may_gain(self, best: Trial | None) -> float | None:
@@ -83,6 +90,7 @@ class Certificate:
             "seconds": self.seconds,
             "ranked": [trial.to_dict(batch_size) for trial in self.ranked],
             "certified": self.complete,
+            "proved": self.proved,
             "interrupted": self.interrupted,
             "bound": self.bound,
             "ruled_out": dict(self.ruled_out),

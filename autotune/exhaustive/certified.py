@@ -3,10 +3,10 @@
 Branch and bound over parts of the space, the most promising first. Strategies of a part are
 columns, and carry bounds (`distir.simulation.bounds`): first of what their matrix products take,
 found for beginnings of strategies; then, for many at once, of their blocks without what
-recomputation and sharding add; then without what sharding adds; then of their blocks as they are;
-and where there is a pipeline, of the stages that they are cut into. Strategies are ruled out once a
-bound shows that they do not fit, or are not as good as what was found; what is left is evaluated,
-the best bounded first.
+recomputation and sharding add; then without what sharding adds; then of their blocks as they are.
+Strategies are ruled out once a bound shows that they do not fit, or are not as good as what was
+found; what is left is evaluated. Where several are asked for, what may be as good as the best comes
+first, then what may be nearly as good, so that the best is proved before all others are found.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from distir.strategy import KEEPS_ACTIVATIONS, KEEPS_PARAMETERS
 from search_spaces import SearchSpace
 from search_spaces.named import DEFAULTS
 
-FEWEST, MOST = 128, 4096
-"""Strategies evaluated in the first batch, and in the largest: the best of a batch rules others out
-before the next."""
+FEWEST, MOST = 32, 4096
+"""Strategies evaluated in the first batch, if nothing is known, and in the largest: the best of a
+batch rules others out before the next."""
 
 TOGETHER = 1 << 18
 """Strategies of which parts are bounded together at most, to bound memory."""
 
-LOOK_SECONDS = 2.0
-"""Longest that is looked at usual strategies once time is up."""
+FURTHER = 1 / 64
+"""How far beyond the best known one strategies are looked at next, as a fraction of it; then twice
+as far, and so on."""
 
 Advance = Callable[[int, "Trial | None"], None]
 
@@ -67,11 +68,10 @@ def certify(
 ) -> Certificate:
     """The `top` best strategies of the problem's space, as exhaustive search would rank them.
 
-    `known`: a strategy of the space that was found before; where only the best is asked for, what
-    is worse is ruled out from the beginning. Without it, a first look finds one in large spaces.
+    `known`: a strategy of the space that was found before; without it, a first look finds one in
+    large spaces. Where only the best is asked for, what is worse is ruled out from the beginning.
     After `seconds` the search ends, and says how good the strategies that are left might be. What
-    it has found until then is not worse than a first look, which is taken afterwards if it was not
-    taken before.
+    it has found until then is not worse than a first look.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
@@ -83,16 +83,12 @@ def certify(
     complete, interrupted = True, False
     try:
         try:
-            if top == 1:
-                looked = (
-                    None if known else first_look(problem, objective, search.bounds, search.ends)
-                )
-                search.beat(known or looked)
+            if known is None:
+                looked = first_look(problem, objective, search.bounds, search.ends)
+            search.beat(known or looked)
             search.run()
         except _TimeIsUpError:
             complete = False
-            if top > 1:
-                looked = look(problem, objective, LOOK_SECONDS)
     except KeyboardInterrupt:
         complete, interrupted = False, True
     found = search.found
@@ -151,7 +147,6 @@ class _Stage(IntEnum):
     RELAXED = 1
     UNSHARDED = 2
     BLOCKS = 3
-    STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +202,6 @@ class _Search:
         self.cost = problem.simulator.cost
         self.objective = objective
         self.bounds = Bounds(problem.simulator.stages, self._check_time)
-        self.bound_many = problem.simulator.bound_many
         self.found = Collector(objective, top)
         self.advance = advance
         self.ruled_out: Counter[str] = Counter()
@@ -215,9 +209,12 @@ class _Search:
         self._parts: list[tuple[float, int, _Part]] = []
         self._made = 0
         self._size = FEWEST
-        self._worst, self._knows = inf, False
+        self._top, self._worst = top, inf
+        self._known = self._reach = inf
+        self._further = 0.0
         self.ends = inf
-        self._current: _Part | None = None
+        self._current: Sequence[_Part] = ()
+        """What is looked at, until what is left of it is among the parts again."""
         self._started = False
         self.tree, self._shaped = order_last(self.space)
 
@@ -227,22 +224,23 @@ class _Search:
             self._add(part)
         self._started = True
         while self._parts:
-            part = self._current = self._left(self._next())
+            part = self._left(self._next())
+            self._current = (part,)
             self._check_time()
-            if not len(part.table):
-                continue
-            if part.stage == _Stage.STAGES:
-                self._evaluate(part)
-            else:
+            if len(part.table):
                 for refined in list(self._refined(part)):
                     self._add(refined)
-            self._current = None
+            self._current = ()
 
     def beat(self, known: Trial | None) -> None:
-        """Rules out what is worse than a strategy that is known, if one is."""
+        """Begins with what is no worse than a strategy that is known, if one is; where only the
+        best is asked for, rules out what is worse."""
         value = None if known is None else known.metric(self.metric)
         if known is not None and known.feasible and value is not None:
-            self._worst, self._knows = value, True
+            self._known = self._reach = value
+            self._size = MOST
+            if self._top == 1:
+                self._worst = value
 
     @property
     def _within(self) -> float:
@@ -255,39 +253,57 @@ class _Search:
         not bounded yet."""
         if not self._started:
             return None
-        left = [part for *_, part in self._parts]
-        left += [self._current] if self._current is not None and len(self._current.table) else []
-        return min((float(self._keys(part).min()) for part in left), default=None)
+        left = [*(part for *_, part in self._parts), *self._current]
+        keys = (self._keys(part) for part in left if len(part.table))
+        return min((float(each.min()) for each in keys), default=None)
 
     def _check_time(self) -> None:
         if time.perf_counter() > self.ends:
             raise _TimeIsUpError
 
     def _next(self) -> _Part:
-        """The most promising part; as long as nothing was found to compare with, of those that are
-        bounded best. If something good was known from the beginning, what is bounded better has to
-        be looked at anyway: then with the others of its stage."""
-        if self._worst < inf:
-            return self._next_together() if self._knows else heapq.heappop(self._parts)[-1]
-        found = min(self._parts, key=lambda each: (-each[-1].stage, *each[:-1]))
-        self._parts.remove(found)
+        """What is looked at next: the most promising part; as long as nothing was found to compare
+        with, of those that are bounded best. If something good was known from the beginning, all
+        that may be as good has to be looked at anyway: together, as what strategies share is then
+        looked at once."""
+        if self._known < inf:
+            self._reach_further()
+            return self._next_together()
+        chosen = self._parts[0]
+        if self.found.best is None:
+            chosen = min(self._parts, key=lambda each: (-each[-1].stage, *each[:-1]))
+        self._current = chosen[-1:]
+        self._parts.remove(chosen)
         heapq.heapify(self._parts)
-        return found[-1]
+        return chosen[-1]
+
+    def _reach_further(self) -> None:
+        """Where nothing is left within reach, extends it to what may be a little worse; at most to
+        the worst that is asked for."""
+        least = self._parts[0][0]
+        if least > self._reach:
+            self._further = 2 * self._further or FURTHER
+            beyond = self._known * (1 + self._further) if self._worst == inf else self._worst
+            self._reach = max(least, beyond)
 
     def _next_together(self) -> _Part:
-        """The most promising part with others of its stage: what they share is looked at once."""
+        """The most promising strategies of one stage, those within reach, as one part."""
         stage, size = self._parts[0][-1].stage, 0
         chosen: list[_Part] = []
         left: list[tuple[float, int, _Part]] = []  # ascends, which makes it a heap
         for each in sorted(self._parts, key=lambda each: each[:-1]):
-            part = each[-1]
-            if part.stage == stage and (not chosen or size + len(part.table) <= TOGETHER):
+            least, _, part = each
+            here = part.stage == stage and least <= self._reach
+            if here and (not chosen or size + len(part.table) <= TOGETHER):
                 chosen.append(part)
                 size += len(part.table)
             else:
                 left.append(each)
-        self._parts = left
-        return _joined(chosen)
+        self._current, self._parts = chosen, left
+        together = _joined(chosen)
+        within = self._keys(together) <= self._reach
+        self._add(together.taken(~within))
+        return together.taken(within)
 
     def _families(self) -> Iterator[_Part]:
         """The whole space, bounded by its products."""
@@ -310,27 +326,25 @@ class _Search:
         return Strategies(values, self._varying(codes), count)
 
     def _refined(self, part: _Part) -> Iterator[_Part]:
-        """A part with better bounds, or several."""
-        table, stage = part.table, _Stage(part.stage + 1)
-        if stage == _Stage.RELAXED:
+        """What is left of a part, with better bounds or less what was evaluated."""
+        table = part.table
+        if part.stage == _Stage.PRODUCTS:
             for each in self._relaxed(part):
                 yield from _split(each, [each.table.distinct(RECOMPUTED)[1]])
-        elif stage == _Stage.UNSHARDED:
-            part = self._bounded(part, stage, self.bounds.unsharded(table, self._within))
+        elif part.stage == _Stage.RELAXED:
+            bounds = self.bounds.unsharded(table, self._within)
+            part = self._bounded(part, _Stage.UNSHARDED, bounds)
             table = part.table
             kept = np.isin(table.column("keep_gathered"), KEEPS_PARAMETERS)
             levels = table.distinct(("zero",))[1]
             yield from _split(part, [levels, table.column("zero_degree") > 0, kept])
-        elif stage == _Stage.BLOCKS:
-            part = self._bounded(part, stage, self.bounds.ordered(table, self._within))
-            piped = part.table.column("pp") > 1
-            yield replace(part.taken(~piped), stage=_Stage.STAGES)
-            yield part.taken(piped)
+        elif part.stage == _Stage.UNSHARDED:
+            yield self._bounded(part, _Stage.BLOCKS, self.bounds.ordered(table, self._within))
         else:
             order = self._order(part)
-            part, rest = part.taken(order[:MOST]), part.taken(order[MOST:])
-            yield self._bounded(part, stage, self.bound_many(part.table))
-            yield rest
+            self._evaluate(part.taken(order[: self._size]))
+            yield part.taken(order[self._size :])
+            self._size = min(2 * self._size, MOST)
 
     def _relaxed(self, part: _Part) -> Iterator[_Part]:
         """What is left of the strategies of a part. Seconds are found once for beginnings that
@@ -368,7 +382,7 @@ class _Search:
         """The order in which strategies are looked at: the most promising ones first; or, if all
         have to be looked at anyway, those together whose blocks have programs in common."""
         table, keys = part.table, self._keys(part)
-        if not self._knows:
+        if self._known == inf:
             return np.argsort(keys, kind="stable")
         kept = np.isin(table.column("keep_gathered"), KEEPS_PARAMETERS)
         sharded = table.column("zero_degree") > 0
@@ -428,18 +442,15 @@ class _Search:
         self.advance(int(part.leaves.sum()), self.found.best)
 
     def _evaluate(self, part: _Part) -> None:
-        """Evaluates the most promising strategies of a part."""
-        order = np.argsort(self._keys(part), kind="stable")
-        chosen = part.table.taken(order[: self._size])
-        numbers = np.array([self.space.index(strategy) for strategy in chosen], np.int64)
+        """Evaluates the strategies of a part."""
+        table = part.table
+        numbers = np.array([self.space.index(strategy) for strategy in table], np.int64)
         ascending = np.argsort(numbers)
-        self.found.add(evaluated_chunk(self.objective, numbers[ascending], chosen.taken(ascending)))
-        self.advance(len(chosen), self.found.best)
-        self._size = min(2 * self._size, MOST)
+        self.found.add(evaluated_chunk(self.objective, numbers[ascending], table.taken(ascending)))
+        self.advance(len(table), self.found.best)
         worst = self.found.worst
         if worst is not None:
             self._worst = min(self._worst, worst.evaluation.metrics[self.metric])
-        self._add(part.taken(order[len(chosen) :]))
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:

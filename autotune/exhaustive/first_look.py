@@ -64,21 +64,26 @@ def first_look(
     """The best of some usual strategies and of their neighbours, which are tried until `end`, by
     `time.perf_counter`; None in small spaces, where none is known to be valid, and where none of
     those that were tried fits."""
-    simulator, space = problem.simulator, problem.space
-    if space.count() < LEAST or not isinstance(simulator, Simulator):
+    space = problem.space
+    if space.count() < LEAST or not isinstance(problem.simulator, Simulator):
         return None
-    columns = SpaceColumns(_usual(space))
-    if not len(columns):
-        return None
-    table = columns.taken(0, len(columns))[1]
-    found, expected = bounds.ordered_and_expected(table)
-    fits = simulator.cost.fits(found.size, table.communicators)
-    order = np.flatnonzero(fits)[np.argsort(expected[fits], kind="stable")]
-    for places in _rounds(table, order):
+    table = promising(problem, bounds)
+    for places in _rounds(table):
         best = _best(space, objective, table.taken(places))
         if best is not None:
             return _best_beside(space, objective, best, end)
     return None
+
+
+def promising(problem: Problem, bounds: Bounds) -> Strategies:
+    """The usual strategies of a space that may fit, those first that promise to be the fastest."""
+    columns = SpaceColumns(_usual(problem.space))
+    if not len(columns):
+        return Strategies.of(())
+    table = columns.taken(0, len(columns))[1]
+    found, expected = bounds.ordered_and_expected(table)
+    fits = bounds.cost.fits(found.size, table.communicators)
+    return table.taken(np.flatnonzero(fits)[np.argsort(expected[fits], kind="stable")])
 
 
 def _best_beside(space: SearchSpace, objective: Objective, best: Trial, end: float) -> Trial:
@@ -112,15 +117,15 @@ def _preferring(dimension: Dimension) -> Dimension:
     return Dimension(dimension.name, domain, dimension.reads)
 
 
-def _rounds(table: Strategies, order: Indices) -> list[Indices]:
+def _rounds(table: Strategies) -> list[Indices]:
     """The strategies to be tried together, from those in order: some of each layout."""
-    _, layout = table.taken(order).distinct(LAYOUT)
+    _, layout = table.distinct(LAYOUT)
     by_layout = np.argsort(layout, kind="stable")
-    nth = np.empty(len(order), np.int64)
-    nth[by_layout] = np.arange(len(order)) - np.searchsorted(layout[by_layout], layout[by_layout])
+    nth = np.empty(len(table), np.int64)
+    nth[by_layout] = np.arange(len(table)) - np.searchsorted(layout[by_layout], layout[by_layout])
     rounds: list[Indices] = []
     for number in range(ROUNDS):
-        own = order[(nth >= number * OF_LAYOUT) & (nth < (number + 1) * OF_LAYOUT)]
+        own = np.flatnonzero((nth >= number * OF_LAYOUT) & (nth < (number + 1) * OF_LAYOUT))
         rounds.append(own[:TRIED])
     return [each for each in rounds if len(each)]
 
@@ -133,4 +138,4 @@ def _best(space: SearchSpace, objective: Objective, table: Strategies) -> Trial 
     return collector.ranked[0] if collector.ranked else None
 
 
-__all__ = ["first_look"]
+__all__ = ["first_look", "promising"]

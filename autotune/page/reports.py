@@ -272,7 +272,7 @@ def certificate_page(
     lead = [evaluated, *ruled_out]
     if best is not None:
         answer = _best_sentence(problem, objective, best)
-        proved = "That is proved to be the best." if certificate.complete else "Not proved yet."
+        proved = "That is proved to be the best." if certificate.proved else "Not proved yet."
         lead.append(proved)
     elif certificate.complete:
         answer = "Nothing fits."

@@ -94,11 +94,12 @@ def _certificate_parts(
     for reason, count in certificate.ruled_out.items():
         yield Text(f"  {count:,} {reason}")
     if not certificate.complete:
-        yield Text("Interrupted: nothing is proved yet.", style="bold red")
+        left = "only the best is proved" if certificate.proved else "nothing is proved yet"
+        yield Text(f"Interrupted: {left}.", style="bold red")
     if certificate.ranked:
-        proved = "the best of all" if certificate.complete else "the best so far"
+        proved = "the best of all" if certificate.proved else "the best so far"
         yield Text(f"\n{described(certificate.ranked[0].strategy)}: {proved}.", style="bold green")
-        if certificate.complete:
+        if certificate.proved:
             yield Text("The proof takes every strategy with its stages where distir begins them.")
         yield Text("")
         best = certificate.ranked

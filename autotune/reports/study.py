@@ -289,7 +289,8 @@ def _outside(result: TuneResult) -> Iterator[str]:
 def _proved(proof: Certificate, best: Trial, space: str) -> str:
     """What certified search says of all other plans; `space` are the options that state it."""
     seconds = f"{proof.seconds:.2f} s"
-    if proof.complete:
+    gain = proof.may_gain(best)
+    if gain == 0:
         return (
             f"Proved: nothing in the space of {proof.space_size:,} is better ({proof.evaluated:,} "
             f"evaluated, the others ruled out by bounds, in {seconds})."
@@ -299,7 +300,6 @@ def _proved(proof: Certificate, best: Trial, space: str) -> str:
         f"Not proved: in {seconds}, {proof.evaluated:,} of {proof.space_size:,} were evaluated and "
         f"{ruled_out:,} ruled out"
     )
-    gain = proof.may_gain(best)
     if gain is None:
         return f"{seen}; nothing is known of the others."
     what = "memory" if proof.metric == peak_memory_bytes.name else "time"

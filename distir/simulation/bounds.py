@@ -32,10 +32,6 @@ microbatches,
   these is at least `T / (1 - (1 - 1/m)^p)`. Without a backward pass the last microbatch still has
   to pass the stages behind: `T + (m - 1) T / p`.
   Where stages pick which layers they recompute, no layer counts as recomputed.
-- *stages*: once stages are cut and priced, the same is known of each of them. A rank on which
-  microbatches begin is under way while another waits for its first one, is busy, and its last
-  gradient goes back (`ranks/many.py`, `least_iterations`). What ranks hold is exact; of those that
-  do not fit, nothing is said of time.
 - *memory*: all ranks together hold the model's state, and before its first backward action what one
   microbatch leaves behind; the fullest rank holds at least the mean. Here all layers count as
   recomputed that some stage may recompute. Which microbatches each rank has in flight, its schedule
@@ -65,10 +61,8 @@ from distir.schedules import (
     ScheduleFamily,
     find_schedule,
 )
-from distir.simulation.cutting.refine import KnownCuts
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
-from distir.simulation.many.batch import bound_many
 from distir.simulation.pricing.instructions import (
     narrower_products,
     product_works,
@@ -89,11 +83,9 @@ PIPELINE = "filling and draining the pipeline"
 STATE = "the model's state, shared by all devices"
 HELD = "state and activations, shared evenly by the ranks"
 IN_FLIGHT = "state, and the activations in flight"
-STAGES = "its stages, filling and draining the pipeline"
-FULLEST = "its fullest stage"
 """What bounds may say."""
 
-REASONS = (PRODUCTS, BLOCKS, UNDIVIDED, PIPELINE, STATE, HELD, IN_FLIGHT, STAGES, FULLEST)
+REASONS = (PRODUCTS, BLOCKS, UNDIVIDED, PIPELINE, STATE, HELD, IN_FLIGHT)
 
 SLACK = 1e-9
 """Relative rounding that a bound allows for."""
@@ -151,6 +143,7 @@ class Bounds:
     def __init__(self, pricer: StagePricer, step: Callable[[], None] = lambda: None) -> None:
         """`step` is called between pieces of work; it may raise to end it."""
         self._models = WholeModels(pricer, step)
+        self.cost = pricer.cost
         self._pricer = pricer
         self._workload = pricer.workload
         self._overhead = pricer.cost.stack.overhead_seconds(self._workload.training)
@@ -199,7 +192,7 @@ class Bounds:
                 left += [sizes[divergence.where], sizes[~divergence.where]]
                 continue
             for row, products in enumerate(every):
-                found[row, chosen] = products.seconds(self._pricer.cost, own, devices[chosen])
+                found[row, chosen] = products.seconds(self.cost, own, devices[chosen])
         return found
 
     def _make_products(self, samples: Indices) -> list[_Products]:
@@ -208,7 +201,7 @@ class Bounds:
         kind, (_, degrees) = planner.kind(Strategy()), planner.mesh(Strategy())
         size: Any = many(samples)
         programs = planner.programs_at(kind, degrees, size, {}).kept
-        narrower = narrower_products(self._workload, self._pricer.cost.cluster.device)
+        narrower = narrower_products(self._workload, self.cost.cluster.device)
         found: list[_Products] = []
         for waited_for in (True, False):
             by_type: dict[str, list[Work]] = {}
@@ -266,7 +259,7 @@ class Bounds:
         found = np.zeros(len(table))
         for distance in np.unique(distances[ranks > 1]).tolist():
             here = (distances == distance) & (ranks > 1)
-            sent = self._pricer.cost.point_to_point_seconds(size_bytes[here], distance)
+            sent = self.cost.point_to_point_seconds(size_bytes[here], distance)
             found[here] = sent
         return found
 
@@ -479,17 +472,6 @@ def _said(count: int, reason: str) -> Codes:
 def _nothing(count: int, reason: str) -> tuple[Floats, Codes]:
     """No bounds of several strategies."""
     return np.zeros(count), _said(count, reason)
-
-
-def bounds_of_stages(pricer: StagePricer, known_cuts: KnownCuts, table: Strategies) -> ManyBounds:
-    """For each of several valid strategies, from the stages that it is cut into."""
-    seconds, size = bound_many(pricer, known_cuts, table)
-    return ManyBounds(
-        seconds * (1 - SLACK),
-        _said(len(table), STAGES),
-        size * (1 - SLACK),
-        _said(len(table), FULLEST),
-    )
 
 
 def _codes(table: Strategies) -> list[int]:

@@ -27,7 +27,6 @@ from distir.schedules import (
     CompiledSchedule,
     kinds_of_actions,
 )
-from distir.simulation.bounds import ManyBounds, bounds_of_stages
 from distir.simulation.cutting.one import StageCut
 from distir.simulation.cutting.refine import KnownCuts, order_of
 from distir.simulation.many.batch import simulate_many
@@ -228,13 +227,6 @@ class Simulator:
             self.explain_many,
             self.simulate,
         )
-
-    @collected_seldom()
-    def bound_many(self, strategies: Sequence[Strategy]) -> ManyBounds:
-        """Bounds of strategies whose stages are known, and their schedules not run: a fraction of
-        the work of `simulate_many` where they have schedules that nothing else has. Strategies must
-        be valid."""
-        return bounds_of_stages(self.stages, self._known_cuts, Strategies.of(strategies))
 
     def simulate_plan(self, plan: Plan) -> SimulationResult:
         """The metrics of a plan, which may be cut and scheduled in any way."""

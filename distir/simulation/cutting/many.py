@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distir.arrays import Flags, Floats, Indices, distinct
+from distir.arrays import Floats, Indices, distinct
 from distir.plan import BlockProgram, ModelPrograms
 from distir.schedules import COST_KINDS
 from distir.simulation.cutting.parameter_uses import ParameterUses, PartitionUses
@@ -86,14 +86,13 @@ class StageCuts:
             self.room_bytes[size],
         )
 
-    def alike(self, found: CutArrangements, wanted: Flags) -> Iterator[AlikeArrangements]:
-        """Those arrangements that are cut and `wanted`, those with equal stages together."""
-        some = np.flatnonzero(wanted[found.arrangements])
-        for number, places in _grouped(found.number[some]):
-            chosen, partition = some[places], found.partitions[number]
+    def alike(self, found: CutArrangements) -> Iterator[AlikeArrangements]:
+        """The arrangements that are cut, those with equal stages together."""
+        for number, places in _grouped(found.number):
+            partition = found.partitions[number]
             shape, _ = partition
             yield AlikeArrangements(
-                shape, found.arrangements[chosen], found.sizes[chosen], self.uses.of(partition)
+                shape, found.arrangements[places], found.sizes[places], self.uses.of(partition)
             )
 
     def _mixes(

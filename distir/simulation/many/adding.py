@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distir.arrays import Flags
 from distir.cost.amounts import Divergence
 from distir.simulation.cutting.parameter_uses import KnownParameterUses
 from distir.simulation.cutting.refine import KnownCuts
@@ -27,18 +26,13 @@ class StageAdder:
         pricer: StagePricer,
         known_cuts: KnownCuts,
         sizes: ProgramSizes,
-        *,
-        holds: bool = False,
     ) -> None:
-        """`sizes` are those of all kinds. If the adder `holds`, rows have nothing but bytes until
-        `price` replaces them."""
+        """`sizes` are those of all kinds."""
         self.rows = rows
         self._pricer, self._known_cuts, self._sizes = pricer, known_cuts, sizes
         self._known_uses = KnownParameterUses(pricer.workload, rows.arrangements.shapes)
         self._cut: list[KindRows] = []
         """What is cut, and not yet priced."""
-        self._held: list[SharedRows] | None = [] if holds else None
-        """What has rows with nothing but bytes."""
         self._known_priced: dict[object, PricedPrograms] = {}
 
     def add(self, kinds: Sequence[SizesOfKind]) -> None:
@@ -55,19 +49,6 @@ class StageAdder:
         self._known_priced = {}
         self.rows.join()
 
-    def price(self, wanted: Flags) -> None:
-        """Gives those arrangements that are `wanted` rows with all that stages cost in place of
-        rows with bytes."""
-        held, self._held, self.rows.wanted = self._held or [], None, wanted
-        again: list[SharedRows] = []
-        for own in held:
-            if all(kind.wanted.all() for kind in own.kinds):
-                again.append(own)
-            else:
-                again += self._shared([kind for kind in own.kinds if kind.wanted.any()])
-        self._price(again)
-        self.finish()
-
     def _add_cut(self) -> None:
         """Adds the rows of what was cut."""
         while self._cut:
@@ -77,13 +58,7 @@ class StageAdder:
             )
             for own, each in zip(cut, found, strict=True):
                 own.found = each
-            shared = self._shared(cut)
-            if self._held is None:
-                self._price(shared)
-                continue
-            for own in shared:
-                own.add_held()
-            self._held += shared
+            self._price(self._shared(cut))
 
     def _shared(self, kinds: Sequence[KindRows]) -> list[SharedRows]:
         """The rows of kinds, of which those that share programs are together."""

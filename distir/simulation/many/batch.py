@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distir.arrays import Flags, Floats, Indices, distinct
+from distir.arrays import Indices, distinct
 from distir.errors import StrategyError
 from distir.metrics import (
     METRICS,
@@ -42,10 +42,8 @@ from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.ranks.many import (
     LinkLevels,
-    fullest_bytes,
     host_bytes,
     iterations,
-    least_iterations,
 )
 from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
@@ -107,23 +105,6 @@ def simulate_many(
         feasible = pricer.cost.fits(metrics[peak_memory_bytes.name], table.communicators)
     feasible &= pricer.cost.fits_host(on_host)
     return SimulationTable(table, metrics, feasible, invalid, simulate)
-
-
-def bound_many(
-    pricer: StagePricer, known_cuts: KnownCuts, table: Strategies
-) -> tuple[Floats, Floats]:
-    """Per strategy the seconds that an iteration takes at least with the stages that it is cut
-    into, and the bytes of the fullest rank; no schedule is run. Strategies must be valid. Of the
-    seconds of those that do not fit nothing is said: 0; nor of plans that are found one by one
-    (`simulate_many`)."""
-    least, peak = np.zeros((2, len(table)))
-    cut = np.flatnonzero(table.column("recompute") != AUTO)
-    if len(cut):
-        some = table.taken(cut)
-        for own, which in _pricers(pricer, some):
-            batch = _Batch(own, known_cuts, some.taken(which))
-            least[cut[which]], peak[cut[which]] = batch.bounds()
-    return least, peak
 
 
 def _pricers(pricer: StagePricer, table: Strategies) -> list[tuple[StagePricer, Indices]]:
@@ -195,7 +176,7 @@ class _Batch:
 
     def evaluate(self) -> Iteration:
         """The iterations of all strategies."""
-        rows = self._add_stages().rows
+        rows = self._add_stages()
         workload, cost = self.pricer.workload, self.pricer.cost
         levels, table = LinkLevels(cost, rows.rankings), StageTable(rows.pool)
         count = len(self.table)
@@ -231,34 +212,6 @@ class _Batch:
             host_bytes=on_host,
         )
 
-    def bounds(self) -> tuple[Floats, Floats]:
-        """The least seconds of all strategies that fit, and the bytes of the fullest ranks of all.
-        What does not fit is not priced."""
-        adder = self._add_stages(holds=True)
-        rows = adder.rows
-        table = StageTable(rows.pool)
-        least, peak = np.zeros((2, len(self.table)))
-        for compiled, some in self._by_schedule(rows, np.ones(len(self.table), np.bool_)):
-            peak[some] = fullest_bytes(compiled, table, rows.group(self.arrangement[some]))
-        fits = self.pricer.cost.fits(peak, self.table.communicators)
-        wanted = np.bincount(self.arrangement, fits, len(self.arrangements.size)) > 0
-        adder.price(wanted)
-        table = StageTable(rows.pool)
-        for compiled, some in self._by_schedule(rows, fits):
-            group = rows.group(self.arrangement[some])
-            least[some] = least_iterations(self.pricer, compiled, table, group)
-        least[fits] += self.pricer.cost.stack.overhead_seconds(self.pricer.workload.training)
-        return least, peak
-
-    def _by_schedule(
-        self, rows: StageRows, chosen: Flags
-    ) -> Iterator[tuple[CompiledSchedule, Indices]]:
-        """Schedules, each with some of the chosen strategies that run together."""
-        for number, compiled in enumerate(self.schedules):
-            own = np.flatnonzero((self.schedule == number) & chosen)
-            for part in self._parts(compiled, own, rows):
-                yield compiled, own[part]
-
     def _parts(
         self, compiled: CompiledSchedule, chosen: Indices, rows: StageRows
     ) -> Iterator[Indices]:
@@ -271,10 +224,10 @@ class _Batch:
             for first in range(0, len(alike), most):
                 yield alike[first : first + most]
 
-    def _add_stages(self, *, holds: bool = False) -> StageAdder:
-        """What has added the rows of all stages; if it `holds`, with nothing but bytes."""
+    def _add_stages(self) -> StageRows:
+        """The rows of all stages."""
         rows = StageRows(self.arrangements, self.pairs, self.pairs_of_arrangement)
-        adder = StageAdder(rows, self.pricer, self.known_cuts, self.sizes, holds=holds)
+        adder = StageAdder(rows, self.pricer, self.known_cuts, self.sizes)
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
         # Kinds that share programs are added together, as only the last programs are kept.
         alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}
@@ -286,7 +239,7 @@ class _Batch:
             for few in few_together(SizesOfKind.of(kinds, self.sizes), blocks):
                 adder.add(few)
         adder.finish()
-        return adder
+        return rows
 
 
 def _paired(first: Indices, second: Indices) -> Indices:

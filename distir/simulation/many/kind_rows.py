@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distir.arrays import Flags, Floats, Indices, distinct_rows
+from distir.arrays import Floats, Indices, distinct_rows
 from distir.plan import ModelPrograms
 from distir.plan.grid import DeviceGrid
 from distir.simulation.cutting.many import AlikeArrangements, StageCuts
@@ -128,18 +128,13 @@ class KindRows:
         self.to_cut = self.cuts.to_cut(rows.arrangements, of.which, of.places)
         self.found: CutArrangements
 
-    @property
-    def wanted(self) -> Flags:
-        """Which of its arrangements are to have rows."""
-        return self.rows.wanted[self.to_cut.arrangements]
-
     def described(self, stages: SharedStages) -> tuple[list[_Described], list[_Overlapping]]:
-        """The arrangements that are wanted, and what overlaps in them; their stages and pairs are
-        marked as wanted among `stages`."""
+        """The arrangements, and what overlaps in them; their stages and pairs are marked as wanted
+        among `stages`."""
         own_stages = _StagesOfKind(self.programs, self.cuts.uses, stages)
         described: list[_Described] = []
         overlapping: list[_Overlapping] = []
-        for own in self.cuts.alike(self.found, self.rows.wanted):
+        for own in self.cuts.alike(self.found):
             found = [own_stages.of(stage) for stage in own.uses.stages]
             numbers = [each.number for each in found]
             kinds = self.rows.arrangements.cost_kinds[own.arrangements]

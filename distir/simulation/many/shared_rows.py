@@ -9,12 +9,7 @@ import numpy as np
 
 from distir.simulation.many.kind_rows import KindRows
 from distir.simulation.many.shared_stages import SharedStages
-from distir.simulation.pricing.stage_table import (
-    NAMES,
-    columns_of,
-    columns_of_pair,
-    held_columns_of,
-)
+from distir.simulation.pricing.stage_table import NAMES, columns_of, columns_of_pair
 from distir.simulation.pricing.to_price import ToPrice
 
 if TYPE_CHECKING:
@@ -41,19 +36,14 @@ class SharedRows:
         stages = [stage for _, stage in unpriced.stages]
         return self._priced.pricer.to_price(stages, unpriced.overlapped, self._priced.pricing)
 
-    def add_held(self) -> None:
-        """Adds the rows of all stages, with nothing but bytes."""
-        values = self._unpriced.values
-        for rows, stage in self._unpriced.stages:
-            values[: len(NAMES), rows] = held_columns_of(stage, len(rows))
-        self._add_stages()
-
     def add(self, costs: Sequence[StageCost], costs_of_pairs: Sequence[PassCost]) -> None:
         """Adds the rows of all stages and of what overlaps, given what they cost."""
         values = self._unpriced.values
         for (rows, _), cost in zip(self._unpriced.stages, costs, strict=True):
             values[: len(NAMES), rows] = columns_of(cost, len(rows))
-        self._add_stages()
+        first = self._rows.add_rows(values)
+        for kind, (described, _) in zip(self.kinds, self._described, strict=True):
+            kind.add(described, first + self._unpriced.row_of)
         levels = len(self._priced.pricer.cost.cluster.levels)
         row_of: dict[OverlappedPair, Indices] = {}
         for (pair, wanted), cost in zip(self._stages.pairs, costs_of_pairs, strict=True):
@@ -62,11 +52,6 @@ class SharedRows:
             row_of[pair] = self._rows.add_rows(values) + np.cumsum(wanted) - 1
         for kind, (_, overlapping) in zip(self.kinds, self._described, strict=True):
             kind.add_pairs(overlapping, row_of)
-
-    def _add_stages(self) -> None:
-        first = self._rows.add_rows(self._unpriced.values)
-        for kind, (described, _) in zip(self.kinds, self._described, strict=True):
-            kind.add(described, first + self._unpriced.row_of)
 
 
 __all__ = ["SharedRows"]

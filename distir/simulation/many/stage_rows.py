@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Flags, Floats, Indices
+from distir.arrays import Floats, Indices
 from distir.plan.grid import DeviceGrid
 from distir.schedules.compiled.costs import Pairs
 from distir.simulation.cutting.partition import Shape
@@ -62,8 +62,6 @@ class StageRows:
         self._seconds: dict[tuple[int, int], Floats] = {}
         self.pairs, self.pairs_of_arrangement = pairs, pairs_of_arrangement
         self._pair_rows: dict[tuple[int, int], Indices] = {}
-        self.wanted: Flags = np.ones(count, np.bool_)
-        """Which arrangements have rows."""
 
     def add_rows(self, values: Floats) -> int:
         """Adds rows, the columns of `values`; returns the number of the first."""
@@ -72,10 +70,10 @@ class StageRows:
         return self._count - values.shape[1]
 
     def join(self) -> None:
-        """Joins all rows in `pool`; what is added then takes their place."""
+        """Joins all rows in `pool`."""
         if self._parts:
             self.pool = np.empty((len(self._parts[0]), self._count))
-        end, self._count = self._count, 0
+        end = self._count
         while self._parts:  # each part is freed once it is copied
             part = self._parts.pop()
             self.pool[:, end - part.shape[1] : end] = part

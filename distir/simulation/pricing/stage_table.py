@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from distir.arrays import Floats, Indices
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, WEIGHT_PART
 from distir.simulation.pricing.chains import PassCost
-from distir.simulation.pricing.stage_cost import StageCost, UnpricedStage
+from distir.simulation.pricing.stage_cost import StageCost
 
 ClassNumbers: TypeAlias = NDArray[np.int32]
 """Numbers of equivalence classes: what is equal has one number."""
@@ -60,7 +60,7 @@ ROW = {name: row for row, name in enumerate(NAMES)}
 
 def columns_of(cost: StageCost, num_stages: int) -> Floats:
     """The columns of stages whose cost has one number per stage, of shape (`NAMES`, stages)."""
-    columns = held_columns_of(cost, num_stages)
+    columns = np.zeros((len(NAMES), num_stages))
 
     def put(name: str, value: Any) -> None:
         columns[ROW[name]] = value
@@ -75,20 +75,13 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
     put("optimizer", cost.optimizer)
     put("refresh", cost.refresh)
     put("first gather", cost.first_gather)
-    return columns
-
-
-def held_columns_of(stage: StageCost | UnpricedStage, num_stages: int) -> Floats:
-    """The same with nothing but bytes."""
-    columns = np.zeros((len(NAMES), num_stages))
-    for kind, memory in stage.memory.items():
-        columns[ROW[f"delta {kind}"]] = memory.delta
-        columns[ROW[f"peak {kind}"]] = memory.peak
-    state = stage.state
-    columns[ROW["state"]] = state.total
-    columns[ROW["state inputs"]] = state.inputs
-    columns[ROW["host"]] = state.host
-    columns[ROW["hosted"]] = state.hosted
+    for kind, memory in cost.memory.items():
+        put(f"delta {kind}", memory.delta)
+        put(f"peak {kind}", memory.peak)
+    put("state", cost.state.total)
+    put("state inputs", cost.state.inputs)
+    put("host", cost.state.host)
+    put("hosted", cost.state.hosted)
     return columns
 
 
@@ -159,6 +152,5 @@ __all__ = [
     "StageTable",
     "columns_of",
     "columns_of_pair",
-    "held_columns_of",
     "numbered_columns",
 ]

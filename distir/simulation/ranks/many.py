@@ -24,8 +24,7 @@ from distir.schedules import (
     PAIR,
     WEIGHT_PART,
 )
-from distir.schedules.compiled.costs import RepeatedCosts
-from distir.simulation.pipeline.many import busy_seconds, run_alike_columns
+from distir.simulation.pipeline.many import run_alike_columns
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stage_table import ROW, StageTable, numbered_columns
 from distir.simulation.pricing.stages import StagePricer
@@ -146,69 +145,6 @@ def host_bytes(
     nothing = np.zeros_like(hosted)
     peaks = [hosted if kind == FORWARD else nothing for kind in _kinds(schedules[0])]
     return _fullest(schedules, which, own, state, peaks, (hosted, nothing))
-
-
-def least_iterations(
-    pricer: StagePricer, compiled: CompiledSchedule, table: StageTable, group: ArrangementGroup
-) -> Floats:
-    """Per plan the seconds that an iteration takes at least, without running the schedule.
-
-    A rank is as long as it is busy. A rank on which microbatches begin is under way, too, while
-    another one waits for its first microbatch, is busy until its last backward pass whose gradient
-    goes back, and waits for that gradient to arrive. Messages are left out, and settling.
-    """
-    training = pricer.workload.training
-    stages, own = _Stages(table, group.rows), _Own(compiled)
-    one = np.zeros(stages.plans, np.int64)
-    seconds = np.zeros((len(group.rows), COST_KINDS, stages.plans))
-    for kind in _kinds(compiled):
-        seconds[:, kind] = stages(f"seconds {kind}")
-    busy = busy_seconds([compiled], one, seconds.reshape(-1, stages.plans))
-    once = own.sum(own.of(stages("optimizer"))) + own.sum(own.of(stages("refresh")))
-    once += own.of(stages("first gather")).take(own.of_first_actions, axis=0)
-    first = [
-        held[at] for held, at in zip(compiled.stages_of_ranks, compiled.first_stages, strict=True)
-    ]
-    forward = seconds[: compiled.stages, FORWARD]
-    ahead = (np.cumsum(forward, axis=0) - forward)[first]
-    least = (busy + once + (0.0 if training else ahead)).max(axis=0)
-    beginning = [rank for rank, held in enumerate(compiled.stages_of_ranks) if 0 in held]
-    if training and all(first[rank] == 0 for rank in beginning):
-        there_and_back = ahead + busy + _going_back(compiled, seconds)
-        least = np.maximum(least, there_and_back.max(axis=0) + once[beginning].min(axis=0))
-    return least
-
-
-def fullest_bytes(compiled: CompiledSchedule, table: StageTable, group: ArrangementGroup) -> Floats:
-    """Per plan the bytes of the fullest rank."""
-    stages = _Stages(table, group.rows)
-    one = np.zeros(len(group.rankings), np.int64)
-    return _peaks([compiled], one, stages, _Own(compiled))
-
-
-def _going_back(compiled: CompiledSchedule, seconds: Floats) -> Floats:
-    """Per rank the seconds from its last backward pass whose gradient goes back until the first
-    stage has it, less those in which the rank is busy afterwards; `seconds` has the shape (stages
-    and pairs, cost kinds, plans)."""
-    kinds = [kind for kind in (BACKWARD, INPUT_PART) if kind in _kinds(compiled)]
-    backward = seconds[: compiled.stages, kinds].min(axis=1)
-    behind = np.cumsum(backward, axis=0) - backward
-    flat = seconds.reshape(-1, seconds.shape[-1])
-    found = np.zeros((len(compiled.stages_of_ranks), seconds.shape[-1]))
-    for rank, patterns in enumerate(compiled.repeated_costs):
-        for cost in _from_the_end(patterns):
-            if cost % COST_KINDS in kinds:
-                found[rank] += behind[cost // COST_KINDS]
-                break
-            found[rank] -= flat[cost]
-    return found
-
-
-def _from_the_end(patterns: Sequence[RepeatedCosts]) -> Iterator[int]:
-    """The cost numbers of a rank's actions, the last first."""
-    for pattern, times in reversed(patterns):
-        for _ in range(times):
-            yield from reversed(pattern)
 
 
 class _Own:
@@ -530,8 +466,6 @@ __all__ = [
     "ArrangementGroup",
     "LinkLevels",
     "StageTable",
-    "fullest_bytes",
     "host_bytes",
     "iterations",
-    "least_iterations",
 ]
