@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autotune.exhaustive.certified import can_be_certified, certify
-from autotune.exhaustive.chunks import chunks_here
+from autotune.exhaustive.chunks import Chunk, chunk_of, chunks_here, evaluated_chunk
+from autotune.exhaustive.first_look import promising
 from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
 from autotune.prospects.bounded_pool import BoundedPool
 from autotune.samplers.expectation import Expectation
 from autotune.samplers.experience import Experience
-from autotune.study.trial import LAYOUT, Trial
-from distir.arrays import Floats, Indices
+from autotune.study.trial import LAYOUT
+from distir.arrays import Indices
 from distir.metrics import Metric, find_metric, iteration_seconds
+from distir.simulation.bounds import Bounds
+from distir.simulation.simulator import Simulator
 from distir.strategies import Strategies
-from distir.strategy import Strategy
 
-MOST_SIMULATED = 200_000
-"""Strategies of the largest space that is simulated in full; of larger ones certified search finds
-the best."""
+MOST_SIMULATED, MOST_PLANNED = 200_000, 100
+"""Strategies of the largest space that is simulated in full, and of the largest in which plans are
+found one by one, which takes up to half a second each. Of larger ones there are usual strategies,
+and what certified search finds."""
+SEARCH_SECONDS = 30.0
+"""Longest that certified search takes; what it has found until then are the best."""
 KEPT = 4096
 """Strategies that are kept, besides the best of every layout."""
 NOISE = 0.035
@@ -64,11 +69,14 @@ class ProblemProspects:
         metric = find_metric(self.objective.metric) or find_metric(iteration_seconds.name)
         assert metric is not None
         simulated = problem.objective(metric.objective)
-        if problem.space.count() <= MOST_SIMULATED or simulated.many is None:
-            parts = [_part(*each, metric, problem) for each in _chunks(problem, simulated)]
+        most = MOST_PLANNED if simulated.many is None else MOST_SIMULATED
+        chunks: Iterable[Chunk]
+        if isinstance(problem.simulator, Simulator) and problem.space.count() > most:
+            usual = promising(problem, Bounds(problem.simulator.stages))
+            chunks = _of_large(problem, simulated, usual)
         else:
-            parts = [_proved(problem, simulated, metric)]
-        return _joined(parts)
+            chunks = chunks_here(problem.space, simulated)
+        return _joined([_part(chunk, metric, problem) for chunk in chunks])
 
     def bounded(self) -> BoundedPool | None:
         """The problem's strategies with bounds, where the objective is time or memory as distir
@@ -79,35 +87,32 @@ class ProblemProspects:
         return BoundedPool(self.problem, of_memory=metric is None or not metric.timed)
 
 
-def _chunks(
-    problem: Problem, simulated: Objective
-) -> Iterator[tuple[Sequence[Strategy], dict[str, Floats]]]:
-    for chunk in chunks_here(problem.space, simulated):
-        known = np.flatnonzero(~chunk.evaluations.failed)
-        metrics = {name: column[known] for name, column in chunk.evaluations.metrics.items()}
-        yield Strategies.of(chunk.strategies).taken(known), metrics
+def _of_large(problem: Problem, simulated: Objective, usual: Strategies) -> Iterator[Chunk]:
+    """Strategies of a large space: the first of the usual ones, and those that certified search
+    finds in a while, which says nothing where plans are found one by one."""
+    most = MOST_PLANNED if simulated.many is None else KEPT
+    usual = usual.taken(np.arange(min(len(usual), most)))
+    if len(usual):
+        yield evaluated_chunk(simulated, range(len(usual)), usual)
+    if not can_be_certified(problem, simulated):
+        return
+    found = certify(problem, simulated, top=KEPT, seconds=SEARCH_SECONDS)
+    seen = {*usual}
+    others = {each.strategy: each for each in (*found.ranked, *found.layouts)}
+    if others := [trial for strategy, trial in others.items() if strategy not in seen]:
+        yield chunk_of(others)
 
 
-def _proved(problem: Problem, simulated: Objective, metric: Metric) -> Expectation:
-    found = certify(problem, simulated, top=KEPT)
-    trials: dict[Strategy, Trial] = {
-        trial.strategy: trial for trial in (*found.ranked, *found.layouts)
-    }
-    rows = [trial.evaluation.metrics for trial in trials.values()]
-    names = rows[0] if rows else ()
-    metrics = {name: np.array([row[name] for row in rows]) for name in names}
-    return _part(Strategies.of(trials), metrics, metric, problem)
-
-
-def _part(
-    strategies: Sequence[Strategy], metrics: dict[str, Floats], metric: Metric, problem: Problem
-) -> Expectation:
+def _part(chunk: Chunk, metric: Metric, problem: Problem) -> Expectation:
+    known = np.flatnonzero(~chunk.evaluations.failed)
+    metrics = {name: column[known] for name, column in chunk.evaluations.metrics.items()}
+    strategies = Strategies.of(chunk.strategies).taken(known)
     values = metrics.get(metric.name, np.ones(len(strategies)))
     sign = -1.0 if metric.larger_is_better else 1.0
     with np.errstate(divide="ignore"):
         log_cost = sign * np.log(np.abs(values))
         log_fill = np.log(needed_bytes(metrics) / problem.memory_bytes) + np.zeros(len(strategies))
-    part = Expectation(Strategies.of(strategies), log_cost, log_fill)
+    part = Expectation(strategies, log_cost, log_fill)
     return part.taken(_kept(part))
 
 
