@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autotune.api import Search, solve
+from autotune.api import Search, load_problem, solve
 from autotune.prospects.prospects import ProblemProspects
 from autotune.samplers.expectation import Expectation
 from autotune.samplers.experience import experience_of
@@ -21,7 +21,7 @@ from autotune.samplers.sampler import Outcome
 from autotune.study.trial import layout
 from autotune.testing import ToySimulator, toy_problem
 from distir.strategies import Strategies
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
 
 pytestmark = pytest.mark.not_quick
 
@@ -198,3 +198,26 @@ def test_expectations_are_the_best_of_the_space_and_of_every_layout() -> None:
     found = ProblemProspects(problem, problem.objective("throughput")).simulated()
     layouts = {layout(each) for each in problem.space.enumerate()}
     assert {layout(each) for each in found.table} == layouts
+
+
+@pytest.mark.parametrize("recomputation", ["none", AUTO])
+def test_of_a_large_space_usual_strategies_and_the_best_are_expected(
+    monkeypatch: pytest.MonkeyPatch, recomputation: str
+) -> None:
+    problem = load_problem("mlp-4x1024", "dgx2-v100", devices=4, recomputation=recomputation)
+    prospects = ProblemProspects(problem, problem.objective("throughput"))
+    every = prospects.simulated()
+    for name in ("MOST_SIMULATED", "MOST_PLANNED"):
+        monkeypatch.setattr(f"autotune.prospects.prospects.{name}", 20)
+    monkeypatch.setattr("autotune.prospects.prospects.KEPT", 40)
+    some = prospects.simulated()
+    assert 20 <= len(some.table) < len(every.table)
+    assert len({*some.table}) == len(some.table)
+    known = dict(zip(every.table, every.log_cost, strict=True))
+    for strategy, cost in zip(some.table, some.log_cost, strict=True):
+        assert cost == pytest.approx(known[strategy])
+    best = every.log_cost[every.log_fill <= 0].min()
+    found = some.log_cost[some.log_fill <= 0].min()
+    assert found >= best - 1e-9
+    if recomputation != AUTO:
+        assert found == pytest.approx(best)
