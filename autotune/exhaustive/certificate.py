@@ -69,7 +69,7 @@ class Certificate:
             "bound": self.bound,
             "may_gain": self.may_gain(best),
             "regret": lost,
-            "rank": 1 if lost == 0 and self.proved else None,
+            "rank": 1 if lost == 0 and self.may_gain(best) == 0.0 else None,
         }
 
     def may_gain(self, best: Trial | None) -> float | None:

@@ -71,7 +71,7 @@ def certify(
     `known`: a strategy of the space that was found before; without it, a first look finds one in
     large spaces. Where only the best is asked for, what is worse is ruled out from the beginning.
     After `seconds` the search ends, and says how good the strategies that are left might be. What
-    it has found until then is not worse than a first look.
+    it has found until then is not worse than the first look, if that had ended.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
@@ -226,8 +226,8 @@ class _Search:
         while self._parts:
             part = self._left(self._next())
             self._current = (part,)
-            self._check_time()
             if len(part.table):
+                self._check_time()
                 for refined in list(self._refined(part)):
                     self._add(refined)
             self._current = ()

@@ -88,15 +88,19 @@ class ProblemProspects:
 
 
 def _of_large(problem: Problem, simulated: Objective, usual: Strategies) -> Iterator[Chunk]:
-    """Strategies of a large space: the first of the usual ones, and those that certified search
-    finds in a while, which says nothing where plans are found one by one."""
+    """Strategies of a large space: the first of the usual ones and those of all layouts, and those
+    that certified search finds in a while, which says nothing where plans are found one by one."""
     most = MOST_PLANNED if simulated.many is None else KEPT
-    usual = usual.taken(np.arange(min(len(usual), most)))
+    firsts, _ = usual.distinct(LAYOUT)
+    chosen = np.unique(np.concatenate([firsts, np.arange(min(len(usual), most))]))
+    usual = usual.taken(chosen)
     if len(usual):
         yield evaluated_chunk(simulated, range(len(usual)), usual)
     if not can_be_certified(problem, simulated):
         return
     found = certify(problem, simulated, top=KEPT, seconds=SEARCH_SECONDS)
+    if found.interrupted:
+        raise KeyboardInterrupt
     seen = {*usual}
     others = {each.strategy: each for each in (*found.ranked, *found.layouts)}
     if others := [trial for strategy, trial in others.items() if strategy not in seen]:
@@ -128,6 +132,8 @@ def _kept(part: Expectation) -> Indices:
 
 
 def _joined(parts: Sequence[Expectation]) -> Expectation:
+    if not parts:
+        return Expectation(Strategies.of(()), np.zeros(0), np.zeros(0))
     whole = Expectation(
         Strategies.of(strategy for part in parts for strategy in part.table),
         np.concatenate([part.log_cost for part in parts]),

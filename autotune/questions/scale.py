@@ -145,7 +145,7 @@ def _step(largest: Problem, goal: Goal, devices: int) -> ScalingStep:
         objective = goal.over(problem)
         if can_be_certified(problem, objective):
             found = certify(problem, objective, seconds=LONGEST_SECONDS)
-            best, proved, closest = found.best, found.complete, found.closest
+            best, proved, closest = found.best, found.proved, found.closest
         else:
             grid = evaluate_grid(problem.space, objective, top=1)
             best, proved, closest = grid.best, grid.complete, grid.closest

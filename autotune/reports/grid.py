@@ -94,7 +94,9 @@ def _certificate_parts(
     for reason, count in certificate.ruled_out.items():
         yield Text(f"  {count:,} {reason}")
     if not certificate.complete:
-        left = "only the best is proved" if certificate.proved else "nothing is proved yet"
+        gain = certificate.may_gain(certificate.best)
+        left = "nothing is proved yet" if gain is None else f"others may save {percent(gain)}"
+        left = "only the best is proved" if certificate.proved else left
         yield Text(f"Interrupted: {left}.", style="bold red")
     if certificate.ranked:
         proved = "the best of all" if certificate.proved else "the best so far"

@@ -74,7 +74,7 @@ def described_study(result: TuneResult) -> str:
         lines.append(f"| memory | {used.partition(' ')[2]} |")
     if result.grid is not None:
         lines += ["", f"Nothing in the grid of {result.grid.space_size:,} is better."]
-    elif result.proof is not None and result.proof.proved:
+    elif result.proof is not None and result.proof.may_gain(best) == 0:
         lines += ["", f"Proved: nothing in the space of {result.proof.space_size:,} is better."]
     if result.regret is not None:
         behind = f"{lost(result.regret)} behind" if result.regret else "the best"

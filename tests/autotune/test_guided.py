@@ -221,3 +221,12 @@ def test_of_a_large_space_usual_strategies_and_the_best_are_expected(
     assert found >= best - 1e-9
     if recomputation != AUTO:
         assert found == pytest.approx(best)
+
+
+def test_of_a_large_space_in_which_nothing_fits_nothing_is_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = load_problem("llama3-70b", devices=2)
+    monkeypatch.setattr("autotune.prospects.prospects.MOST_SIMULATED", 10)
+    found = ProblemProspects(problem, problem.objective("throughput")).simulated()
+    assert not len(found.table)

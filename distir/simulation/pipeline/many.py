@@ -104,7 +104,7 @@ def _columns(
     kept = run_program(program, times, seconds, transfers, goes_on)
     ranks, rows = program.ranks, seconds.shape[1]
     end, for_stage, begin, moving = kept[: 4 * ranks].reshape(4, ranks, rows)
-    for_transfer = end - for_stage - busy_seconds(schedules, which, seconds)
+    for_transfer = end - for_stage - _busy_seconds(schedules, which, seconds)
     for_transfer[for_transfer < NO_WAIT * end] = 0.0
     return PipelineColumns(end, for_transfer, for_stage, begin, moving, kept[4 * ranks :])
 
@@ -146,7 +146,7 @@ def _times(program: Program, compiled: CompiledSchedule) -> tuple[int, ...]:
     return tuple(repeat.times for _, repeat in program.parts if repeat is not None)
 
 
-def busy_seconds(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -> Floats:
+def _busy_seconds(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -> Floats:
     """Seconds of all actions of each rank, of shape (ranks, plans)."""
     counts = np.stack([each.matrix_alone for each in schedules])
     held, first = schedules[0].stages_of_ranks, schedules[0].stages
@@ -214,7 +214,6 @@ def _one_by_one(
 __all__ = [
     "PipelineColumns",
     "alike_schedules",
-    "busy_seconds",
     "run_alike_columns",
     "run_pipeline_columns",
 ]
