@@ -217,27 +217,23 @@ class KindRows:
 
     def _tied_seconds(self, own: AlikeArrangements) -> dict[tuple[int, ...], Floats]:
         """Per group of ranks, the seconds in which it adds up gradients in arrangements."""
-        seconds: dict[tuple[int, ...], Floats] = {}
-        rankings = self._rankings[own.sizes]
-        different: list[int] = rankings.tolist()
-        for ranks, uses in own.uses.tied.items():
-            found = seconds[ranks] = np.empty(len(rankings))
-            for ranking in {*different}:
-                alike = rankings == ranking
-                found[alike] = self._adding_up(ranking, ranks, uses)[own.sizes[alike]]
-        return seconds
+        held, _ = self.rows.arrangements.shapes[own.shape]
+        tied = own.uses.tied.items()
+        return {ranks: self._adding_up(len(held), ranks, uses)[own.sizes] for ranks, uses in tied}
 
-    def _adding_up(self, ranking: int, ranks: tuple[int, ...], uses: tuple[TiedUse, ...]) -> Floats:
-        """The seconds in which ranks add up gradients at all sizes, if their positions are those
-        of a ranking."""
-        key = ranking, ranks, uses
+    def _adding_up(self, count: int, ranks: tuple[int, ...], uses: tuple[TiedUse, ...]) -> Floats:
+        """The seconds in which some of `count` ranks add up gradients, at the sizes that have so
+        many; NaN at others."""
+        key = count, ranks, uses
         if key not in self._known_adding_up:
             programs, known = self.programs.kept, self._gradient_bytes
             size_bytes = tied_bytes(self.workload, programs, uses, known)
             moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.sizes))
-            grid = self.rows.rankings[ranking]
-            found = tied_seconds(grid, self.pricer.cost, ranks, moved)
-            self._known_adding_up[key] = np.asarray(found)
+            found = self._known_adding_up[key] = np.full(len(self.sizes), np.nan)
+            different: list[int] = self._rankings[self.sizes.ranks == count].tolist()
+            for ranking in {*different}:
+                alike, grid = self._rankings == ranking, self.rows.rankings[ranking]
+                found[alike] = tied_seconds(grid, self.pricer.cost, ranks, moved[alike])
         return self._known_adding_up[key]
 
 

@@ -31,7 +31,7 @@ KIND = (
 order of its degrees on the cluster depend."""
 
 
-SIZES_TOGETHER = 1 << 10
+SIZES_TOGETHER = 1 << 11
 """Program sizes, over all kinds, whose stages are priced together: what is alike in them is done
 once, which pays while there are few; many would take memory."""
 

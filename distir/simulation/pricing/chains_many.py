@@ -54,7 +54,7 @@ class ManyChainScheduler:
 Together = Sequence[tuple[ManyChainScheduler, Sequence[BlockChain]]]
 """Chains of several schedulers, each of which has program sizes of its own."""
 
-CHAINS_TOGETHER = 1 << 15
+CHAINS_TOGETHER = 1 << 16
 """Chains, one for each program size, that are scheduled together, to bound memory."""
 
 
