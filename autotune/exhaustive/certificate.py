@@ -51,6 +51,16 @@ class Certificate:
         to be found."""
         return self.may_gain(self.best) == 0.0
 
+    @property
+    def rest(self) -> str:
+        """What became of the strategies that were not evaluated, as the end of a sentence about
+        those that were."""
+        ruled_out = sum(self.ruled_out.values())
+        by = f"ruled out by {self.bounds:,} bounds"
+        if self.evaluated + ruled_out < self.space_size:
+            return f", {ruled_out:,} {by}, the others left"
+        return f", the others {by}" if ruled_out else ""
+
     def summary(self, best: Trial | None, found: Trial | None, problem: Problem) -> dict[str, Any]:
         """The comparison with a study that found `found`, as plain JSON values; `best` is the best
         of all that is known."""

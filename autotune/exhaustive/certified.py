@@ -92,11 +92,14 @@ def certify(
     except KeyboardInterrupt:
         complete, interrupted = False, True
     found = search.found
+    ranked = found.ranked if complete or looked is None else _with(looked, found.ranked, top)
+    evaluated = {trial.strategy for trial in found.ranked}
+    of_look = sum(trial.strategy not in evaluated for trial in ranked)
     return Certificate(
         space_size=problem.space.count(),
-        ranked=found.ranked if complete or looked is None else _with(looked, found.ranked, top),
-        evaluated=found.evaluated,
-        feasible=found.feasible,
+        ranked=ranked,
+        evaluated=found.evaluated + of_look,
+        feasible=found.feasible + of_look,
         ruled_out=dict(search.ruled_out.most_common()),
         bounds=search.bounded,
         seconds=time.perf_counter() - clock,

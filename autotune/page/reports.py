@@ -265,8 +265,7 @@ def certificate_page(
     best = certificate.best
     evaluated = (
         f"{certificate.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
-        f"{certificate.evaluated:,}, the others ruled out by {certificate.bounds:,} bounds, in "
-        f"{certificate.seconds:.2f} s."
+        f"{certificate.evaluated:,}{certificate.rest}, in {certificate.seconds:.2f} s."
     )
     ruled_out = [f"{count:,} {reason}." for reason, count in certificate.ruled_out.items()]
     lead = [evaluated, *ruled_out]

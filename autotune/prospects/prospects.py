@@ -32,6 +32,8 @@ SEARCH_SECONDS = 30.0
 """Longest that certified search takes; what it has found until then are the best."""
 KEPT = 4096
 """Strategies that are kept, besides the best of every layout."""
+LEAST = 1e-6
+"""Least value of a metric whose logarithm is taken: what is idle of an iteration may be nothing."""
 NOISE = 0.035
 """Relative spread of repeated measurements, where the hardware says nothing of it."""
 OVERFULL = math.log(1.3)
@@ -113,8 +115,8 @@ def _part(chunk: Chunk, metric: Metric, problem: Problem) -> Expectation:
     strategies = Strategies.of(chunk.strategies).taken(known)
     values = metrics.get(metric.name, np.ones(len(strategies)))
     sign = -1.0 if metric.larger_is_better else 1.0
+    log_cost = sign * np.log(np.maximum(np.abs(values), LEAST))
     with np.errstate(divide="ignore"):
-        log_cost = sign * np.log(np.abs(values))
         log_fill = np.log(needed_bytes(metrics) / problem.memory_bytes) + np.zeros(len(strategies))
     part = Expectation(strategies, log_cost, log_fill)
     return part.taken(_kept(part))

@@ -88,8 +88,7 @@ def _certificate_parts(
     yield from (Text(note) for note in problem.notes)
     yield Text(
         f"{size:,} valid strategies in the space {problem.space_name}; evaluated {evaluated:,} "
-        f"({percent(evaluated / size)}), the others ruled out by {certificate.bounds:,} bounds, in "
-        f"{certificate.seconds:.2f} s."
+        f"({percent(evaluated / size)}){certificate.rest}, in {certificate.seconds:.2f} s."
     )
     for reason, count in certificate.ruled_out.items():
         yield Text(f"  {count:,} {reason}")

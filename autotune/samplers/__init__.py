@@ -26,7 +26,7 @@ from search_spaces import SearchSpace
 if TYPE_CHECKING:
     from autotune.samplers.expectation import Prospects
 
-__all__ = ["SAMPLERS", "SAMPLER_GROUP", "Sampler", "SamplerFactory", "load_sampler"]
+__all__ = ["SAMPLERS", "SAMPLER_GROUP", "Sampler", "SamplerFactory", "find_sampler", "load_sampler"]
 
 SAMPLER_GROUP = "autotune.samplers"
 """Entry-point group of plug-in samplers."""
@@ -96,6 +96,15 @@ FORMER = {"surrogate": "bounds"}
 """Samplers by names that they do not have any more."""
 
 
+def find_sampler(name: str) -> Any:
+    """What makes a built-in sampler, by its name, or a plug-in, by its address; raises
+    `DistirError` if there is none."""
+    name = FORMER.get(name, name)
+    if name in SAMPLERS:
+        return SAMPLERS.get(name)
+    return load_plugin(name, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())
+
+
 def load_sampler(
     spec: str | SamplerFactory,
     space: SearchSpace,
@@ -108,14 +117,11 @@ def load_sampler(
     objectives and it looks for one.
     """
     spec = FORMER.get(spec, spec) if isinstance(spec, str) else spec
+    factory: Any = find_sampler(spec) if isinstance(spec, str) else spec
     if isinstance(spec, str) and spec in SAMPLERS:
-        factory = SAMPLERS.get(spec)
         count = 1 if spec in BLIND else objectives
         known = _known(factory, prospects, count, f"the sampler {spec}")
         return factory(space, seed, **known)
-    factory: Any = spec
-    if isinstance(spec, str):
-        factory = load_plugin(spec, kind="sampler", group=SAMPLER_GROUP, known=SAMPLERS.names())
     label = f"sampler {spec if isinstance(spec, str) else getattr(spec, '__name__', 'given')}"
     if not callable(factory):
         raise PluginError(f"{label} is {type(factory).__name__} {factory!r}; expected a callable")

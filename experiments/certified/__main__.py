@@ -33,7 +33,6 @@ from autotune.exhaustive.certified import certify
 from autotune.exhaustive.chunks import evaluated_chunk, stretches
 from autotune.exhaustive.collect import Collector
 from autotune.objectives.costs import EQUAL
-from distir.errors import DistirError
 from distir.files import write_text
 from experiments.certified.problems import (
     MOST_COMPARED,
@@ -41,6 +40,7 @@ from experiments.certified.problems import (
     space_size,
     timed_questions,
 )
+from experiments.command import note, status_of
 from experiments.samplers.problems import Question, read_questions
 from experiments.samplers.truth import SIMULATOR, key_of
 from experiments.speed.grids import spread_out
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for sort, questions in _questions(options).items():
         seconds = options.grid_seconds if sort == "timed" else float("inf")
         own = questions[part - 1 :: parts]
-        _note(f"{sort}:  strategies  certified s      grid s   ratio")
+        note(f"{sort}:  strategies  certified s      grid s   ratio")
         found[sort] = [_noted(_known(each, seconds, options.cache)) for each in own]
     summary = {sort: summary_of(each) for sort, each in found.items() if each}
     if options.json:
@@ -173,12 +173,8 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _noted(found: Beside) -> Beside:
-    _note(found.row())
+    note(found.row())
     return found
 
 
@@ -251,7 +247,4 @@ def _grid(question: Question, most_seconds: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except DistirError as error:
-        sys.exit(str(error))
+    sys.exit(status_of(main))

@@ -10,7 +10,6 @@ that the runs were measured with, and with one that is wrong on purpose (`--wron
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +19,18 @@ from typing import Any
 
 import numpy as np
 
+from autotune.cli.options import positive
+from autotune.cli.parser import Parser
 from autotune.objectives import Evaluation, Objective
 from autotune.questions.compare import CLOSE
 from autotune.samplers import Sampler, load_sampler
 from autotune.samplers.guided import GuidedSampler
 from autotune.study.study import Study
-from distir.files import write_text
+from distir.cost import load_stack
+from distir.errors import DistirError
+from distir.files import check_writable, write_text
 from distir.strategy import Strategy
+from experiments.command import note, status_of
 from experiments.measured_search.groups import Group, read_groups
 from search_spaces import listed_space
 
@@ -38,19 +42,24 @@ Make = Callable[[Group, int], Sampler]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table, or writes it as JSON."""
-    parser = argparse.ArgumentParser(prog="experiments.measured_search", description=__doc__)
+    """Prints the table, or writes it as JSON; returns 1 if there are no groups."""
+    parser = Parser(
+        prog="experiments.measured_search",
+        usage="experiments.measured_search FILE.csv [OPTION …]",
+        description=__doc__,
+    )
     parser.add_argument("file", type=Path, help="the measurements")
-    parser.add_argument("--seeds", type=int, default=5, help="of samplers that draw (default 5)")
+    parser.add_argument(
+        "--seeds", type=positive, default=5, help="of samplers that draw (default 5)"
+    )
     parser.add_argument("--wrong-stack", default=WRONG_STACK, help=f"(default {WRONG_STACK})")
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or to stdout for -")
     options = parser.parse_args(argv)
-
-    def progress(text: str) -> None:
-        print(text, file=sys.stderr)
-
-    right = read_groups(options.file, None, progress)
-    wrong = read_groups(options.file, options.wrong_stack, progress)
+    if options.json and options.json != "-":
+        check_writable(options.json)
+    load_stack(options.wrong_stack)  # which raises what there is to say
+    right = read_groups(options.file, None, note)
+    wrong = read_groups(options.file, options.wrong_stack) if right else []
     found: dict[str, Any] = {
         **_counts(right, UNINFORMED, options.seeds),
         **_counts(right, EXPECTING, 1),
@@ -61,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(text) if options.json == "-" else write_text(options.json, text + "\n")
     else:
         _print(found)
-    return 0
+    return 0 if right else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,10 @@ def _until_close(group: Group, make: Make, seed: int) -> int:
     study = Study(space, objective, make(group, seed), objective.measure, seed)
     close = group.best * (1 + CLOSE)
     study.run(space.count())
-    assert study.error is None, study.error
+    if study.interrupted:
+        raise KeyboardInterrupt
+    if study.error is not None:
+        raise DistirError(study.error)
     costs = [trial.cost if trial.feasible else None for trial in study.trials]
     return 1 + next(at for at, cost in enumerate(costs) if cost is not None and cost <= close)
 
@@ -147,4 +159,4 @@ def _print(found: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

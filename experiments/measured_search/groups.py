@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from autotune.samplers.expectation import Expectation
-from autotune.validation.cases import Case, make_case
+from autotune.validation.cases import Case, Exclusion, make_case
 from autotune.validation.predict import PredictedRow, predict
 from autotune.validation.rows import read_rows
 from distir.strategies import Strategies
@@ -42,13 +42,18 @@ def read_groups(
     file: Path, stack: str | None, progress: Callable[[str], None] = lambda _: None
 ) -> list[Group]:
     """The groups of a file of measurements; `stack` names the software stack that the simulator
-    takes for all, in place of the one that each was measured with."""
-    made = (make_case(row) for row in read_rows(file))
-    competing = [
-        cases
-        for cases in _competing(each for each in made if isinstance(each, Case))
-        if _num_measured(cases) >= FEWEST
-    ]
+    takes for all, in place of the one that each was measured with. `progress` is told how far it
+    is, and what cannot be used."""
+    made = [make_case(row) for row in read_rows(file)]
+    every = _competing(each for each in made if isinstance(each, Case))
+    competing = [cases for cases in every if _num_measured(cases) >= FEWEST]
+    for text in _unused([each for each in made if isinstance(each, Exclusion)], len(made)):
+        progress(text)
+    if every and not competing:
+        most = max(map(_num_measured, every))
+        progress(
+            f"no group has {FEWEST} measured strategies; the largest of {len(every)} has {most}"
+        )
     outcomes, _ = predict(
         [case for cases in competing for case in cases], stack=stack, progress=progress
     )
@@ -58,6 +63,16 @@ def read_groups(
     return [
         _group(each) for each in found.values() if _num_measured([o.case for o in each]) >= FEWEST
     ]
+
+
+def _unused(excluded: Sequence[Exclusion], rows: int) -> Iterator[str]:
+    """Lines that say how many of the rows cannot be used, and why."""
+    if not rows:
+        yield "the file has a header and no rows"
+    for reason, count in Counter(each.reason for each in excluded).most_common():
+        example = next(each for each in excluded if each.reason == reason)
+        detail = f": {example.detail}" if example.detail else ""
+        yield f"{count} of {rows} rows cannot be used: {reason}{detail}"
 
 
 def _competing(cases: Iterable[Case]) -> list[list[Case]]:

@@ -26,15 +26,18 @@ from typing import Any
 import numpy as np
 
 import autotune
+from autotune.cli.options import positive
+from autotune.cli.parser import Parser
 from autotune.objectives.costs import regret
 from autotune.prospects.prospects import ProblemProspects
 from autotune.questions.compare import CLOSE
-from autotune.samplers import Sampler, load_sampler
+from autotune.samplers import Sampler, find_sampler, load_sampler
 from autotune.samplers.sampler import Outcome, tell
 from autotune.study.study import Study
 from distir.errors import DistirError
-from distir.files import write_text
+from distir.files import check_writable, write_text
 from distir.strategy import Strategy
+from experiments.command import make_folder, note, status_of
 from experiments.samplers.problems import default_questions, read_questions
 from experiments.samplers.truth import SIMULATOR, Truth, find_truth, key_of
 
@@ -49,46 +52,53 @@ DRAWS = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table, or writes it as JSON."""
+    """Prints the table, or writes it as JSON; returns 1 if no problem could be answered."""
     options = _parsed(argv)
+    if options.json and options.json != "-":
+        check_writable(options.json)
+    make_folder(options.cache)
     if options.problems is not None:
         questions = read_questions(options.problems)
     else:
         questions = default_questions(options.drawn, options.draw_seed)
-    names = [name for name in options.samplers.split(",") if name]
     truths: list[Truth] = []
-    cases: dict[str, list[Case]] = {name: [] for name in names}
+    cases: dict[str, list[Case]] = {name: [] for name in options.samplers}
+    left_out: dict[str, str] = {}
     for question in questions:
         try:
             truth = find_truth(question, options.cache)
         except DistirError as error:
-            _note(f"left out: {question.name}: {error}")
+            left_out[question.name] = str(error)
+            note(f"left out: {question.name}: {error}")
             continue
         truths.append(truth)
-        _note(f"{len(truths)}: {question.name}: {truth.best.label}")
-        for name in names:
+        note(f"{len(truths)}: {question.name}: {truth.best.label}")
+        for name, own in cases.items():
             for seed in range(options.seeds):
-                cases[name].append(_kept_case(truth, name, seed, options.trials, options.cache))
+                own.append(_kept_case(truth, name, seed, options.trials, options.cache))
     found = {
         "trials": options.trials,
         "seeds": options.seeds,
         "samplers": {name: _standing(each, options.trials) for name, each in cases.items()},
         "problems": {truth.question.name: truth.to_dict() for truth in truths},
+        "left_out": left_out,
     }
     if options.json:
         text = json.dumps(found, indent=2)
         print(text) if options.json == "-" else write_text(options.json, text + "\n")
     if options.json != "-":
         _print(found)
-    return 0
+    return 0 if truths else 1
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="experiments.samplers", description=__doc__)
+    parser = Parser(
+        prog="experiments.samplers", usage="experiments.samplers [OPTION …]", description=__doc__
+    )
     parser.add_argument("--problems", type=Path, metavar="FILE.yaml", help="in place of the usual")
-    parser.add_argument("--samplers", default=",".join(SAMPLERS), metavar="A,B")
-    parser.add_argument("--trials", type=int, default=30, metavar="N", help="(default 30)")
-    parser.add_argument("--seeds", type=int, default=2, metavar="N", help="(default 2)")
+    parser.add_argument("--samplers", type=_names, default=",".join(SAMPLERS), metavar="A,B")
+    parser.add_argument("--trials", type=positive, default=30, metavar="N", help="(default 30)")
+    parser.add_argument("--seeds", type=positive, default=2, metavar="N", help="(default 2)")
     parser.add_argument("--drawn", type=int, default=DRAWN, help=f"drawn problems ({DRAWN})")
     parser.add_argument("--draw-seed", type=int, default=DRAW_SEED)
     parser.add_argument(
@@ -98,8 +108,14 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _names(text: str) -> list[str]:
+    """The names of samplers; raises `DistirError` for one that is not known."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("it names no sampler; expected names such as bounds,tpe")
+    for name in names:
+        find_sampler(name)
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +170,6 @@ def _kept_case(truth: Truth, name: str, seed: int, trials: int, folder: Path) ->
     if file.exists():
         return Case(**json.loads(file.read_text(encoding="utf-8")))
     case = _case(truth, name, seed, trials)
-    folder.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(asdict(case)))
     return case
 
@@ -167,6 +182,8 @@ def _case(truth: Truth, name: str, seed: int, trials: int) -> Case:
     timed = _Timed(sampler)
     study = Study(problem.space, objective, timed, truth.measure, seed)
     study.run(trials, lambda _: timed.trial_ended())
+    if study.interrupted:  # what it has found so far is no case
+        raise KeyboardInterrupt
     if study.error:
         raise DistirError(f"{name}, {truth.question.name}: {study.error}")
     first, *others = timed.seconds or [0.0]
@@ -257,4 +274,4 @@ def _percent(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
+from autotune.cli.options import add_model_options, add_space_option
+from autotune.cli.parser import Parser
 from autotune.problem import Problem, load_problem
 from autotune.statement import Goal, ProblemStatement
-from distir.errors import DistirError, UnknownNameError
+from distir.errors import DistirError, shown
 from distir.files import read_parsed
 
 STATED = Path(__file__).with_name("problems.yaml")
@@ -28,17 +30,13 @@ class Question:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Question:
-        """From a mapping with the options of `run`; raises `DistirError` for other keys."""
-        named = {str(key).replace("-", "_"): value for key, value in content.items()}
-        known = [each.name for each in fields(ProblemStatement)]
-        for name in named:
-            if name not in (*known, OBJECTIVE):
-                options = [each.replace("_", "-") for each in (*known, OBJECTIVE)]
-                raise UnknownNameError("option of a problem", name.replace("_", "-"), options)
-        if "model" not in named:
-            raise DistirError(f"the problem {dict(content)} has no model; expected model: NAME")
-        objective = named.pop(OBJECTIVE, "throughput")
-        return cls(named, str(objective))
+        """From a mapping with the options of `run` that state a problem, without dashes in front;
+        raises `DistirError` for others, and for values that they do not take."""
+        found = vars(_options().parse_args(list(_words(content))))
+        stated = {name: value for name, value in found.items() if value is not _UNSTATED}
+        objective = stated.pop(OBJECTIVE, "throughput")
+        names = (each.name for each in fields(ProblemStatement))
+        return cls({name: stated[name] for name in names if name in stated}, objective)
 
     def problem(self) -> Problem:
         """The problem; raises `DistirError` if there is no such problem."""
@@ -49,20 +47,72 @@ class Question:
     def name(self) -> str:
         """One line that tells the problem from others."""
         others = {**self.stated, OBJECTIVE: self.objective}
-        model = Path(str(others.pop("model"))).name
+        model = str(others.pop("model"))
         return ", ".join([model, *(f"{key} {value}" for key, value in others.items())])
 
 
+_UNSTATED = object()
+"""Stands for the value of an option that a problem does not state."""
+
+
+class _ProblemParser(Parser):
+    """Reads the options of one problem of several: a mistake in them does not end the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise DistirError(message)
+
+
+def _options() -> Parser:
+    """The options of `run` that state a problem. What is not stated is not there."""
+    parser = _ProblemParser(add_help=False)
+    add_model_options(parser, "")
+    add_space_option(parser)
+    parser.add_argument(f"--{OBJECTIVE}")
+    defaults = vars(parser.parse_args(["--model=any"]))
+    parser.set_defaults(**dict.fromkeys(defaults, _UNSTATED))
+    return parser
+
+
+def _words(content: Mapping[str, Any]) -> Iterator[str]:
+    """A problem as the words of a command line."""
+    seen: set[str] = set()
+    for key, value in content.items():
+        name = str(key).replace("_", "-")
+        if name in seen:
+            raise DistirError(f"{name} is stated twice; leave one of them out")
+        seen.add(name)
+        if isinstance(value, bool):
+            yield f"--{name}" if value else f"--no-{name}"
+        elif isinstance(value, Mapping):
+            several = cast("Mapping[Any, Any]", value)
+            yield from (f"--{name}={one}={number}" for one, number in several.items())
+        elif isinstance(value, str | int | float):
+            yield f"--{name}={value}"
+        else:
+            raise DistirError(f"{name} is {shown(value)}; expected what --{name} of run takes")
+
+
 def read_questions(path: Path) -> list[Question]:
-    """The problems of a YAML file: a list of mappings with the options of `run`."""
+    """The problems of a YAML file, a list of mappings with the options of `run`; equal ones once.
+    Raises `DistirError` for a file that is no such list, and for an option or a value that `run`
+    does not take."""
     import yaml
 
     content: object = read_parsed(path, yaml.safe_load, "YAML", DistirError)
-    if not isinstance(content, list) or not all(
-        isinstance(each, Mapping) for each in cast("list[object]", content)
+    if (
+        not isinstance(content, list)
+        or not content
+        or not all(isinstance(each, Mapping) for each in cast("list[object]", content))
     ):
         raise DistirError(f"{path}: expected a list of mappings, each with a model and options")
-    return [Question.of(each) for each in cast("list[Mapping[str, Any]]", content)]
+    found: dict[str, Question] = {}
+    for number, each in enumerate(cast("list[Mapping[str, Any]]", content), start=1):
+        try:
+            question = Question.of(each)
+        except DistirError as error:
+            raise DistirError(f"{path}, problem {number}: {error}") from error
+        found.setdefault(question.name, question)
+    return list(found.values())
 
 
 # --- drawn ----------------------------------------------------------------------------------------

@@ -23,7 +23,11 @@ from autotune.exhaustive.certified import certify
 from autotune.exhaustive.chunks import chunks_here
 from autotune.objectives import Evaluation, Objective
 from autotune.problem import Problem
+from autotune.reports.advice import closest_line
+from autotune.study.trial import Trial
+from distir.arrays import Floats
 from distir.errors import DistirError
+from distir.files import is_file, whole_file
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategy import Strategy
 from experiments.samplers.problems import Question
@@ -68,9 +72,10 @@ class Truth:
 
 
 def find_truth(question: Question, folder: Path | None) -> Truth:
-    """The truth of a problem, from the folder if it is there; raises `DistirError` if nothing
-    fits."""
+    """The truth of a problem, from the folder if it is there; raises `DistirError`, which says why,
+    if nothing fits."""
     problem = question.problem()
+    problem.check_not_empty()
     objective = problem.objective(question.objective)
     if problem.space.count() > MOST_EVALUATED:
         return _certified(question, problem, objective)
@@ -78,7 +83,7 @@ def find_truth(question: Question, folder: Path | None) -> Truth:
     costs, violation = known["cost"], known["violation"]
     usable = (violation <= 0) & np.isfinite(costs)
     if not usable.any():
-        raise DistirError(f"no strategy is feasible for {question.name}")
+        raise DistirError(_infeasible(_closest(problem, objective, violation)))
 
     def measure(strategy: Strategy) -> Evaluation:
         place = problem.space.index(strategy)
@@ -86,6 +91,7 @@ def find_truth(question: Question, folder: Path | None) -> Truth:
         if np.isnan(cost):
             return Evaluation.failure("not simulated")
         metrics = {name: float(known[name][place]) for name in KEPT}
+        metrics = {name: value for name, value in metrics.items() if not np.isnan(value)}
         metrics[objective.metric] = -cost if objective.maximize else cost
         short = float(violation[place])
         if short > 0:
@@ -105,10 +111,26 @@ def find_truth(question: Question, folder: Path | None) -> Truth:
     )
 
 
+def _closest(problem: Problem, objective: Objective, violation: Floats) -> Trial | None:
+    """The strategy that misses by least, as a trial; None if none was simulated."""
+    if not np.isfinite(violation).any():
+        return None
+    place = int(np.nanargmin(violation))
+    strategy = problem.space.at(place)
+    return Trial(place, strategy, objective.measure(strategy), None, 0.0, 0.0)
+
+
+def _infeasible(closest: Trial | None) -> str:
+    return ". ".join(["no strategy is feasible", *closest_line(closest)])
+
+
 def _certified(question: Question, problem: Problem, objective: Objective) -> Truth:
-    found = certify(problem, objective).best
+    certificate = certify(problem, objective)
+    if certificate.interrupted:
+        raise KeyboardInterrupt
+    found = certificate.best
     if found is None or found.cost is None:
-        raise DistirError(f"no strategy is feasible for {question.name}")
+        raise DistirError(_infeasible(certificate.closest))
     return Truth(
         question,
         problem,
@@ -124,7 +146,7 @@ def _certified(question: Question, problem: Problem, objective: Objective) -> Tr
 def _known(
     question: Question, problem: Problem, objective: Objective, folder: Path | None
 ) -> dict[str, Any]:
-    """Costs, violations and peak memory by place in the space."""
+    """Costs, violations, and, as far as they are known, metrics, by place in the space."""
     file = None if folder is None else folder / f"{key_of(question, SIMULATOR)}.npz"
     if file is not None and file.exists():
         return dict(np.load(file))
@@ -134,21 +156,29 @@ def _known(
     for chunk in chunks_here(problem.space, objective):
         said = chunk.evaluations
         columns = {**said.metrics, "cost": chunk.costs, "violation": said.violation}
-        for name in names:
+        for name in columns.keys() & {*names}:
             known[name][chunk.numbers] = columns[name]
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
         columns: dict[str, Any] = known
-        np.savez_compressed(file, **columns)
+        with whole_file(file) as written:
+            np.savez_compressed(written, **columns)
     return known
 
 
 def key_of(question: Question, packages: tuple[ModuleType, ...], *others: object) -> str:
-    """A name for what is kept: it changes with the question, with these packages, and with
-    others."""
+    """A name for what is kept: it changes with the question, with the files that it and `others`
+    name, with these packages, and with others."""
     said = [dict(question.stated), question.objective, *others]
+    named = [*question.stated.values(), question.objective, *others]
+    said += [_content(each) for each in named if isinstance(each, str)]
     stated = json.dumps(said, sort_keys=True, default=str)
     return hashlib.sha256(f"{stated} {_software(packages)}".encode()).hexdigest()[:24]
+
+
+def _content(text: str) -> str | None:
+    """A digest of the file that a text names, as `file.py:attribute` does too; None if none."""
+    file = next((each for each in (text, text.rpartition(":")[0]) if is_file(each)), None)
+    return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 @cache

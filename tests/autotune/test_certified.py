@@ -189,6 +189,8 @@ def test_a_first_look_finds_something_good_and_that_is_what_is_left_when_time_is
         ended = certify(problem, objective, top=top, seconds=0)
         assert not ended.complete
         assert ended.ranked == (looked,)
+        assert (ended.evaluated, ended.feasible) == (1, 1)
+        assert ended.rest.endswith("the others left")
 
 
 @pytest.mark.not_quick

@@ -42,11 +42,13 @@ def test_groups_of_four_measured_strategies_are_searched_and_smaller_ones_are_no
         assert 1 <= each["mean_to_1_percent"] <= each["p90_to_1_percent"] <= 5
 
 
-def test_a_file_without_groups_counts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_groups_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "measured.csv"
-    file.write_text(f"{HEADER}\n{row(1, 8, 8, '0.1')}\n", encoding="utf-8")
-    assert main([str(file), "--json", "-"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    unknown = row(1, 8, 8, "0.1").replace("A100-SXM4-80GB", "no such device")
+    file.write_text(f"{HEADER}\n{row(1, 8, 8, '0.1')}\n{unknown}\n", encoding="utf-8")
+    assert main([str(file), "--json", "-"]) == 1
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
     assert found["guided"] == {"mean_to_1_percent": None, "p90_to_1_percent": None, "groups": 0}
+    assert "1 of 2 rows cannot be used" in captured.err
+    assert "no group has 4 measured strategies; the largest of 1 has 1" in captured.err

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from autotune.samplers.random import RandomSampler
 from distir.errors import DistirError
+from distir.strategy import Strategy
 from experiments.samplers.__main__ import main
 from experiments.samplers.problems import Question, drawn_questions, read_questions
+from experiments.samplers.truth import SIMULATOR, key_of
+from search_spaces import SearchSpace
 
 PROBLEMS = """\
 - {model: mlp-4x64, cluster: dgx-a100, devices: 4, space: small, batch-size: 16}
@@ -55,9 +60,104 @@ def test_what_is_taken_from_the_sampler_leaves_one_that_ends(
     assert all(each["within_1_percent"] == 1.0 for each in found.values())
 
 
-def test_an_unknown_option_of_a_problem_is_met_with_the_near_ones() -> None:
-    with pytest.raises(DistirError, match="did you mean: device"):
-        Question.of({"model": "gpt2", "device-s": 8})
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({"devices": "eight"}, "'eight' is not a whole number of at least 1"),
+        ({"devices": [8]}, r"devices is \[8\]; expected what --devices of run takes"),
+        ({"batch-size": 32.5}, "'32.5' is not a whole number"),
+        ({"batch-size": 8, "batch_size": 16}, "batch-size is stated twice"),
+        ({"cluster": None}, "cluster is None"),
+        ({"devises": 8}, "unknown option --devises; did you mean --devices"),
+        ({"mode": False}, "unknown option --no-mode"),
+    ],
+)
+def test_what_run_does_not_take_is_refused_in_one_line(stated: dict[str, Any], said: str) -> None:
+    with pytest.raises(DistirError, match=said) as raised:
+        Question.of({"model": "gpt2", **stated})
+    assert "\n" not in str(raised.value)
+
+
+def test_problems_are_stated_as_run_takes_them() -> None:
+    stated = {"size": {"past": 3}, "axes": "auto", "recompute": "full", "dropout": False}
+    found = Question.of({"tokens": "300B", "model": "gpt2", "devices": "8", **stated})
+    assert found.stated == {
+        "model": "gpt2",
+        "devices": 8,
+        "sizes": {"past": 3},
+        "dropout": False,
+        "tokens": 3e11,
+        "axis_lists": "auto",
+        "recomputation": "full",
+    }
+
+
+def test_equal_problems_are_one_however_they_are_spelled(tmp_path: Path) -> None:
+    file = tmp_path / "problems.yaml"
+    one, same = (
+        "{model: gpt2, batch-size: 8, devices: 4}",
+        "{devices: 4, batch_size: 8, model: gpt2}",
+    )
+    file.write_text(f"- {one}\n- {same}\n", encoding="utf-8")
+    assert len(read_questions(file)) == 1
+
+
+def test_what_is_left_out_is_said_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "problems.yaml"
+    file.write_text(
+        "- {model: nosuch}\n- {model: gpt3-175B, devices: 1, space: small}\n", encoding="utf-8"
+    )
+    options = ["--problems", str(file), "--samplers", "random", "--cache", str(tmp_path / "kept")]
+    assert main([*options, "--json", "-"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    unknown, large = found["left_out"].values()
+    assert "unknown model 'nosuch'" in unknown
+    assert "out of memory" in large
+    assert found["problems"] == {}
+
+
+def test_a_changed_file_is_another_problem(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    question = Question.of({"model": "mlp-4x64", "space": str(space)})
+    names: set[str] = set()
+    for zero in ("[0]", "[0, 3]"):
+        space.write_text(f"zero: {zero}\n", encoding="utf-8")
+        names.add(key_of(question, SIMULATOR))
+    assert len(names) == 2
+
+
+def interrupted(space: SearchSpace, seed: int) -> RandomSampler:
+    """A sampler that somebody interrupts."""
+
+    class Interrupted(RandomSampler):
+        def ask(self) -> Strategy | None:
+            raise KeyboardInterrupt
+
+    return Interrupted(space, seed)
+
+
+def test_what_is_interrupted_is_no_case(tmp_path: Path) -> None:
+    file = tmp_path / "problems.yaml"
+    file.write_text(PROBLEMS.splitlines()[0], encoding="utf-8")
+    options = ["--problems", str(file), "--samplers", f"{__file__}:interrupted"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*options, "--cache", str(tmp_path / "kept")])
+    assert [each.suffix for each in (tmp_path / "kept").iterdir()] == [".npz"]
+
+
+def test_guided_search_takes_metrics_that_may_be_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "problems.yaml"
+    file.write_text(
+        "- {model: mlp-4x64, devices: 4, space: small, batch-size: 16, objective: bubble_fraction}",
+        encoding="utf-8",
+    )
+    options = ["--problems", str(file), "--samplers", "guided", "--trials", "8"]
+    assert main([*options, "--cache", str(tmp_path / "kept"), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["samplers"]["guided"]["within_1_percent"] == 1.0
 
 
 def test_the_same_seed_draws_the_same_problems() -> None:

@@ -1,0 +1,37 @@
+"""How experiments that others call end: errors of users are one line, as those of `autotune`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from distir.errors import DistirError
+
+
+def status_of(main: Callable[[], int]) -> int:
+    """The exit status of a command: what it returns, 2 for bad input, 130 if it was interrupted."""
+    try:
+        return main()
+    except DistirError as error:
+        note(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        note("interrupted")
+        return 130
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder where results are kept; raises `DistirError` if that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DistirError(f"{path} cannot be a folder to keep results: {error.strerror}") from error
+
+
+def note(text: str) -> None:
+    """Tells people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+__all__ = ["make_folder", "note", "status_of"]
