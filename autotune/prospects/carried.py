@@ -22,9 +22,11 @@ def carried_from(study: str, storage: str | None) -> Experience:
     expected of them: how far times and memory were off, and no times or bytes.
 
     `study` is its name in `storage`, or `STORAGE#NAME`. Raises `DistirError` if it is not there, is
-    about several objectives, or about files that have changed.
+    about several objectives or about files that have changed, or says nothing.
     """
     where, _, name = study.rpartition("#")
+    if not where and "://" in study:
+        raise DistirError(f"--warm-start {study}: which study is it? Expected {study}#NAME")
     if not (where or storage):
         raise DistirError(
             f"--warm-start {study}: where is it kept? Expected STORAGE#NAME, such as "
@@ -43,6 +45,11 @@ def carried_from(study: str, storage: str | None) -> Experience:
     found.over(problem.space)
     for outcome in _outcomes(found):
         sampler.tell_outcome(outcome)
+    if not sampler.experience:
+        raise DistirError(
+            f"--warm-start {study}: there is nothing to learn from; expected a study with trials "
+            "that ended, and that the simulator can foretell"
+        )
     return sampler.experience
 
 

@@ -69,8 +69,14 @@ def test_what_a_warm_start_cannot_be(
     Path("cost.py").write_text("def cost(strategy):\n    return 1.0\n")
     run = ["run", "--model", "gpt2", "--devices", "4", "--space", "small", "--no-tracking"]
     slow = [*run, "--objective", "cost.py:cost", "--trials", "1"]
+    Path("fails.py").write_text("def cost(strategy):\n    raise ValueError\n")
+    failing = [*run, "--objective", "fails.py:cost", "--trials", "1", "--sampler", "random"]
+    main([*failing, "--storage", "sqlite:///failed.db", "--study", "failed"])
+    capsys.readouterr()
     for said, arguments in {
         "where is it kept": [*slow, "--warm-start", "mine"],
+        "which study is it": [*slow, "--warm-start", "sqlite:///none.db"],
+        "nothing to learn from": [*slow, "--warm-start", "sqlite:///failed.db#failed"],
         "there is no study 'mine'": [*slow, "--warm-start", "sqlite:///none.db#mine"],
         "for the sampler guided": [*run, "--warm-start", "sqlite:///none.db#mine"],
     }.items():
