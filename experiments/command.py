@@ -9,7 +9,7 @@ from pathlib import Path
 from distir.errors import DistirError
 
 
-def status_of(main: Callable[[], int]) -> int:
+def exit_status(main: Callable[[], int]) -> int:
     """The exit status of a command: what it returns, 2 for bad input, 130 if it was interrupted."""
     try:
         return main()
@@ -34,4 +34,4 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-__all__ = ["make_folder", "note", "status_of"]
+__all__ = ["exit_status", "make_folder", "note"]

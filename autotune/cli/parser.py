@@ -39,10 +39,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with status 2 after one line."""
+        self.exit(2, f"{self.prog}: error: {self.said(message)} ({self._hint()})\n")
+
+    def said(self, message: str) -> str:
+        """A mistake in words for users, given what argparse says of it."""
         missing = _REQUIRED.fullmatch(message)
-        if missing is not None:
-            message = self._said_missing(missing[1])
-        self.exit(2, f"{self.prog}: error: {brief(message)} ({self._hint()})\n")
+        return brief(message if missing is None else self._said_missing(missing[1]))
 
     def complete_by(self, completers: Mapping[str, Any]) -> None:
         """Has values of options, and of subcommands' options, completed; by names of attributes."""

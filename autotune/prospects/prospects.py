@@ -32,7 +32,7 @@ SEARCH_SECONDS = 30.0
 """Longest that certified search takes; what it has found until then are the best."""
 KEPT = 4096
 """Strategies that are kept, besides the best of every layout."""
-LEAST = 1e-6
+LEAST = 1e-9
 """Least value of a metric whose logarithm is taken: what is idle of an iteration may be nothing."""
 NOISE = 0.035
 """Relative spread of repeated measurements, where the hardware says nothing of it."""

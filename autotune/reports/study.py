@@ -293,7 +293,7 @@ def _proved(proof: Certificate, best: Trial, space: str) -> str:
     if gain == 0:
         return (
             f"Proved: nothing in the space of {proof.space_size:,} is better ({proof.evaluated:,} "
-            f"evaluated, the others ruled out by bounds, in {seconds})."
+            f"evaluated{proof.rest}, in {seconds})."
         )
     ruled_out = sum(proof.ruled_out.values())
     seen = (

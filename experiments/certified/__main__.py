@@ -40,7 +40,7 @@ from experiments.certified.problems import (
     space_size,
     timed_questions,
 )
-from experiments.command import note, status_of
+from experiments.command import exit_status, note
 from experiments.samplers.problems import Question, read_questions
 from experiments.samplers.truth import SIMULATOR, key_of
 from experiments.speed.grids import spread_out
@@ -247,4 +247,4 @@ def _grid(question: Question, most_seconds: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(main))
+    sys.exit(exit_status(main))

@@ -30,7 +30,7 @@ from distir.cost import load_stack
 from distir.errors import DistirError
 from distir.files import check_writable, write_text
 from distir.strategy import Strategy
-from experiments.command import note, status_of
+from experiments.command import exit_status, note
 from experiments.measured_search.groups import Group, read_groups
 from search_spaces import listed_space
 
@@ -159,4 +159,4 @@ def _print(found: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(main))
+    sys.exit(exit_status(main))

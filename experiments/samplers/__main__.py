@@ -37,7 +37,7 @@ from autotune.study.study import Study
 from distir.errors import DistirError
 from distir.files import check_writable, write_text
 from distir.strategy import Strategy
-from experiments.command import make_folder, note, status_of
+from experiments.command import exit_status, make_folder, note
 from experiments.samplers.problems import default_questions, read_questions
 from experiments.samplers.truth import SIMULATOR, Truth, find_truth, key_of
 
@@ -274,4 +274,4 @@ def _percent(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(status_of(main))
+    sys.exit(exit_status(main))

@@ -59,7 +59,7 @@ class _ProblemParser(Parser):
     """Reads the options of one problem of several: a mistake in them does not end the program."""
 
     def error(self, message: str) -> NoReturn:
-        raise DistirError(message)
+        raise DistirError(self.said(message))
 
 
 def _options() -> Parser:
@@ -163,8 +163,9 @@ def _drawn(rng: random.Random) -> Question:
 
 
 def default_questions(drawn: int, seed: int) -> Sequence[Question]:
-    """The stated problems, and as many as are to be drawn."""
-    return [*read_questions(STATED), *drawn_questions(drawn, seed)]
+    """The stated problems, and as many as are to be drawn, of which equal ones are one."""
+    every = (*read_questions(STATED), *drawn_questions(drawn, seed))
+    return list({each.name: each for each in every}.values())
 
 
 __all__ = ["Question", "default_questions", "drawn_questions", "read_questions"]

@@ -27,7 +27,7 @@ from autotune.reports.advice import closest_line
 from autotune.study.trial import Trial
 from distir.arrays import Floats
 from distir.errors import DistirError
-from distir.files import is_file, whole_file
+from distir.files import is_file, user_path, whole_file
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategy import Strategy
 from experiments.samplers.problems import Question
@@ -117,7 +117,7 @@ def _closest(problem: Problem, objective: Objective, violation: Floats) -> Trial
         return None
     place = int(np.nanargmin(violation))
     strategy = problem.space.at(place)
-    return Trial(place, strategy, objective.measure(strategy), None, 0.0, 0.0)
+    return Trial(place, strategy, objective.measure(strategy), None)
 
 
 def _infeasible(closest: Trial | None) -> str:
@@ -177,8 +177,9 @@ def key_of(question: Question, packages: tuple[ModuleType, ...], *others: object
 
 def _content(text: str) -> str | None:
     """A digest of the file that a text names, as `file.py:attribute` does too; None if none."""
-    file = next((each for each in (text, text.rpartition(":")[0]) if is_file(each)), None)
-    return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    paths = (user_path(each) for each in (text, text.rpartition(":")[0]))
+    file = next(filter(is_file, paths), None)
+    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @cache
