@@ -209,4 +209,5 @@ def make_parser() -> Parser:
         )
         command.configure(sub)
         sub.set_defaults(execute=command.execute)
+    parser.introduce_commands()
     return parser

@@ -96,7 +96,8 @@ def execute(arguments: argparse.Namespace) -> int:
         write_report(arguments, page)
     output.write(plain, report)
     if found is not None and file is not None:
-        note(f"wrote {found.evaluated:,} strategies to {file}")
+        count = found.evaluated
+        note(f"wrote {count:,} strategies to {file}" if count else f"nothing to write to {file}")
     if plain["interrupted"]:
         return INTERRUPTED
     return 0 if found is None else status_of(found.evaluated, found.failures)

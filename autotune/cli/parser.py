@@ -12,6 +12,9 @@ from typing import Any, NoReturn, cast
 from distir.errors import brief, shown
 from distir.limits import MOST_NAME_CHARACTERS
 
+FEW_COMMANDS = 4
+"""Commands that are named when an option of theirs is given to another."""
+
 _NUMBER = re.compile(r"-\.?\d")
 _REQUIRED = re.compile(r"the following arguments are required: (.*)")
 
@@ -24,6 +27,8 @@ class Parser(argparse.ArgumentParser):
         # `--device` is no beginning of `--devices`: a new option must not change old commands.
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
         self._given: list[str] = []
+        self._siblings: Mapping[str, Parser] = {}
+        """The parsers of all commands, where this is that of one."""
 
     def parse_known_args(  # type: ignore[override]  # argparse has overloads for the namespace
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -51,10 +56,20 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if action.dest in completers:
                 setattr(action, "completer", completers[action.dest])  # noqa: B010  argcomplete's
-            choices: Any = action.choices
-            commands = cast("dict[str, Parser]", choices) if isinstance(choices, dict) else {}
-            for parser in commands.values():
-                parser.complete_by(completers)
+        for parser in self._commands.values():
+            parser.complete_by(completers)
+
+    def introduce_commands(self) -> None:
+        """Tells the parsers of commands of each other, so that each knows whose an option is that
+        it lacks."""
+        commands = self._commands
+        for parser in commands.values():
+            parser._siblings = commands
+
+    @property
+    def _commands(self) -> Mapping[str, Parser]:
+        choices: Any = self._subparsers and self._subparsers._group_actions[0].choices
+        return cast("Mapping[str, Parser]", choices or {})
 
     def _hint(self) -> str:
         usage = (self.usage or f"{self.prog} COMMAND [OPTION …]").partition("   ")[0]
@@ -77,7 +92,17 @@ class Parser(argparse.ArgumentParser):
             return
         if not name.startswith("--") and name[:2] in self._option_string_actions:
             return  # a short option with its value
-        self.error(f"unknown option {_quoted(name)}{meant(name, self._option_string_actions)}")
+        self.error(f"unknown option {_quoted(name)}{self._whose(name)}")
+
+    def _whose(self, name: str) -> str:
+        """`; it is an option of grid`, if other commands have it, or what was meant."""
+        every = self._siblings.items()
+        others = [command for command, each in every if name in each._option_string_actions]
+        if not others:
+            return meant(name, self._option_string_actions)
+        few = ", ".join(others[:FEW_COMMANDS])
+        more = ", and others" if len(others) > FEW_COMMANDS else ""
+        return f"; it is an option of {few}{more}"
 
     def _said_missing(self, missing: str) -> str:
         stray = self._stray_words()

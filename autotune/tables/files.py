@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -30,13 +30,15 @@ def check_table_file(path: str) -> None:
 
 @contextmanager
 def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None], None, None]:
-    """A function that appends a chunk to the file, which is there when all is written. Metrics have
-    the columns of the first chunk in which there are any.
+    """A function that appends a chunk to the file, which is there when all is written; without any
+    chunk, the old file stays as it is, or there is none. Metrics have the columns of the first
+    chunk in which there are any.
     """
     check_table_file(path)
     make = _Csv if Path(path).suffix.lower() == ".csv" else _Parquet
     waiting: list[Chunk] = []
     metrics: list[str] | None = None
+    writer: _Csv | _Parquet | None = None
 
     def append(chunk: Chunk) -> None:
         nonlocal metrics
@@ -46,15 +48,17 @@ def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None],
             flush(metrics)
 
     def flush(names: Sequence[str]) -> None:
+        nonlocal writer
         for each in waiting:
+            writer = writer or make(stack.enter_context(whole_file(path)))
             writer.write(columns(each, batch_size, names))
         waiting.clear()
 
-    with whole_file(path) as file:
-        writer = make(file)
+    with ExitStack() as stack:
         yield append
         flush(metrics or ())
-        writer.close()
+        if writer is not None:
+            writer.close()
 
 
 class _Csv:

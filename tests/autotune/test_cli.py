@@ -294,6 +294,14 @@ def test_bad_usage_exits_with_two(
             "unknown option --trial; did you mean --trials",
         ),
         (("run", "--model", "toy", "--batch=8"), "unknown option --batch"),
+        (
+            ("run", "--model", "toy", "--certified"),
+            "unknown option --certified; it is an option of grid (",
+        ),
+        (
+            ("run", "--model", "toy", "--dp=2"),
+            "--dp; it is an option of simulate, launch, verify, execute, and others",
+        ),
         (("run", "--model", "toy", "--mode", "trainin"), "did you mean training?"),
         (("simulat", "--model", "toy"), "unknown command simulat; did you mean simulate?"),
         (("--versio",), "unknown option --versio; did you mean --version?"),

@@ -434,6 +434,19 @@ def test_text_of_columns_is_what_csv_writes(data: st.DataObject, count: int) -> 
     assert "".join([header(table), *lines(table)]) == expected.getvalue()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_without_rows_an_old_table_stays_as_it_is(tmp_path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    old, new = tmp_path / f"old{suffix}", tmp_path / f"new{suffix}"
+    old.write_text("an earlier table")
+    for path in (old, new):
+        with table_file(str(path), 1):
+            """Interrupted at once."""
+    assert old.read_text() == "an earlier table"
+    assert not new.exists()
+
+
 def test_a_table_has_a_known_kind(tmp_path: Path) -> None:
     with pytest.raises(DistirError, match=r"ends in \.csv or \.parquet"):
         table_file(str(tmp_path / "all.xlsx"), 1).__enter__()
