@@ -2,8 +2,8 @@
 
 Each layer keeps everything, or recomputes by one of `POLICIES`. What that takes and holds is known
 per layer; early ranks of 1F1B have more microbatches in flight, so that more of their layers
-recompute. For every rank this is a knapsack with a choice per layer, solved by dynamic programming
-over bytes. What passes through a rank for a moment depends on neighbours, so plans are simulated,
+recompute. For every rank this is a knapsack with a choice per layer, solved by trying all, as most
+layers are equal, or else by dynamic programming over bytes. What passes through a rank for a moment depends on neighbours, so plans are simulated,
 and the room of ranks is corrected by what they then held.
 """
 
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
 from itertools import pairwise
+from math import comb, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,12 @@ from distir.strategy import Strategy
 POLICIES = ("none", "selective", "full")
 """What a layer may do, from that which keeps most."""
 
+MOST_WAYS = 1 << 14
+"""Ways to choose for the layers of a rank, of which equal ones count once, that are all tried."""
+
 PIECES = 8192
-"""Pieces that the free bytes of a rank are counted in; a layer's bytes are rounded up."""
+"""Pieces that the free bytes of a rank are counted in where there are more; a layer's bytes are
+rounded up."""
 
 TRIES = 7
 """How often the room of ranks is corrected."""
@@ -197,30 +203,74 @@ def _run(bounds: Sequence[int], stage: int) -> tuple[int, int]:
 
 def knapsack(seconds: Floats, held: Floats, free: float) -> NDArray[np.int64]:
     """The row of each column that is chosen: least seconds, with at most `free` bytes in all."""
-    least = held.min(axis=0)
-    spare = free - float(least.sum())
-    if spare <= 0:
+    if free <= held.min(axis=0).sum():
         return held.argmin(axis=0)
-    pieces = np.ceil((held - least) / spare * PIECES)
+    columns = _alike(seconds, held)
+    firsts = [own[0] for own in columns]
+    rows = [_worth_a_choice(seconds[:, first], held[:, first]) for first in firsts]
+    ways = [
+        comb(len(own) + len(some) - 1, len(some) - 1)
+        for own, some in zip(columns, rows, strict=True)
+    ]
+    if prod(ways) > MOST_WAYS:
+        return _by_pieces(seconds, held, free)
+    # Of alike columns it only counts how many have which row, so that all ways can be tried.
+    shared = [_shares(len(own), len(some)) for own, some in zip(columns, rows, strict=True)]
+    each = list(zip(shared, rows, firsts, strict=True))
+    taken = reduce(np.add.outer, [share @ held[some, first] for share, some, first in each])
+    lasts = reduce(np.add.outer, [share @ seconds[some, first] for share, some, first in each])
+    best = np.unravel_index(np.where(taken <= free, lasts, np.inf).argmin(), ways)
+    chosen = np.empty(held.shape[1], np.int64)
+    for own, some, share, way in zip(columns, rows, shared, best, strict=True):
+        chosen[own] = np.repeat(some, share[way])
+    return chosen
+
+
+def _alike(seconds: Floats, held: Floats) -> list[list[int]]:
+    """The columns, those that are equal together."""
+    alike: dict[bytes, list[int]] = {}
+    for number, column in enumerate(np.concatenate([seconds, held]).T):
+        alike.setdefault(column.tobytes(), []).append(number)
+    return list(alike.values())
+
+
+def _worth_a_choice(seconds: Floats, held: Floats) -> list[int]:
+    """The rows of a column, from that which takes least time: each of those that follow holds
+    less."""
+    order = np.lexsort((held, seconds))
+    before = np.minimum.accumulate(np.append(np.inf, held[order[:-1]]))
+    return order[held[order] < before].tolist()
+
+
+@lru_cache(maxsize=256)
+def _shares(count: int, kinds: int) -> NDArray[np.int64]:
+    """All ways in which `count` things are of so many kinds: the number of each kind, of shape
+    (ways, kinds)."""
+    others = np.indices((count + 1,) * (kinds - 1)).reshape(kinds - 1, (count + 1) ** (kinds - 1))
+    left = count - others.sum(axis=0)
+    return np.concatenate([left[None, left >= 0], others[:, left >= 0]]).T
+
+
+def _by_pieces(seconds: Floats, held: Floats, free: float) -> NDArray[np.int64]:
+    """The same, if bytes are counted in `PIECES` of what is free, of which each column takes whole
+    ones."""
+    least = held.min(axis=0)
+    pieces = np.ceil((held - least) / (free - least.sum()) * PIECES)
     pieces = np.minimum(pieces, PIECES + 1).astype(np.int64)
-    quickest = seconds.argmin(axis=0)
-    if pieces[quickest, np.arange(held.shape[1])].sum() <= PIECES:
-        return quickest
     # `best[n]`: the least seconds of the columns so far with at most n pieces.
     best = np.zeros(PIECES + 1)
-    choices = np.zeros((held.shape[1], PIECES + 1), np.int64)
-    for column in range(held.shape[1]):
-        options = np.full((len(held), PIECES + 1), np.inf)
-        for row, used in enumerate(pieces[:, column]):
-            if used <= PIECES:
-                options[row, used:] = best[: PIECES + 1 - used] + seconds[row, column]
-        choices[column] = options.argmin(axis=0)
-        best = options.min(axis=0)
-    left, found = PIECES, np.zeros(held.shape[1], np.int64)
+    choices = np.zeros((held.shape[1], PIECES + 1), np.int8)
+    for column, choice in enumerate(choices):
+        before, best = best, np.full(PIECES + 1, np.inf)
+        for row, used in enumerate(pieces[:, column].tolist()):
+            option, found = before[: PIECES + 1 - used] + seconds[row, column], best[used:]
+            choice[used:][option < found] = row
+            np.minimum(option, found, out=found)
+    left, chosen = PIECES, np.zeros(held.shape[1], np.int64)
     for column in range(held.shape[1] - 1, -1, -1):
-        found[column] = choices[column, left]
-        left -= int(pieces[found[column], column])
-    return found
+        chosen[column] = choices[column, left]
+        left -= int(pieces[chosen[column], column])
+    return chosen
 
 
 def _ordered(

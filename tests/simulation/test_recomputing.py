@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import distir
 from distir.plan_text import load_plan, save_plan
 from distir.schedules import find_schedule
-from distir.simulation.recomputing import PIECES, POLICIES, knapsack
+from distir.simulation.recomputing import MOST_WAYS, PIECES, POLICIES, knapsack
 from distir.strategy import Strategy
 
 TIGHT = Strategy(tp=2, pp=4, microbatches=8, recompute="auto")
@@ -118,21 +118,26 @@ def test_a_plan_on_disk_keeps_what_it_recomputes(tmp_path: Path) -> None:
     assert set(read.recomputed) > {"none"}
 
 
-columns = st.integers(1, 5)
+copies = st.lists(st.integers(1, 3), min_size=1, max_size=4).filter(lambda few: sum(few) <= 7)
 
 
-@given(columns, st.integers(0, 2**32), st.floats(0.0, 1.2))
-def test_the_knapsack_is_the_best_of_all_choices(count: int, seed: int, share: float) -> None:
-    """Up to the bytes that pieces round up."""
-    rng = np.random.default_rng(seed)
-    seconds, held = rng.random((3, count)), rng.random((3, count))
+@given(copies, st.booleans(), st.integers(0, 2**32), st.floats(0.0, 1.2))
+def test_the_knapsack_is_the_best_of_all_choices(
+    few: list[int], in_pieces: bool, seed: int, share: float
+) -> None:
+    """Also if there are too many ways to try all: then up to the bytes that pieces round up."""
+    rng, count = np.random.default_rng(seed), sum(few)
+    seconds, held = np.repeat(rng.random((2, 3, len(few))), few, axis=2)
     least, free = held.min(axis=0).sum(), share * held.max(axis=0).sum()
-    found, at = knapsack(seconds, held, free), np.arange(count)
+    most_ways = 0 if in_pieces else MOST_WAYS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distir.simulation.recomputing.MOST_WAYS", most_ways)
+        found, at = knapsack(seconds, held, free), np.arange(count)
     if free <= least:
         assert held[found, at].sum() == least
         return
     assert held[found, at].sum() <= free * (1 + 1e-9)
-    surely = least + (free - least) * (1 - count / PIECES)
+    surely = least + (free - least) * (1 - in_pieces * count / PIECES)
     every = (np.array(rows) for rows in product(range(3), repeat=count))
-    fitting = [seconds[rows, at].sum() for rows in every if held[rows, at].sum() <= surely]
+    fitting = [seconds[rows, at].sum() for rows in every if held[rows, at].sum() <= surely * (1 - 1e-9)]
     assert seconds[found, at].sum() <= min(fitting) + 1e-9
