@@ -64,12 +64,21 @@ class Parser(argparse.ArgumentParser):
         it lacks."""
         commands = self._commands
         for parser in commands.values():
-            parser._siblings = commands
+            parser.is_beside(commands)
+
+    def is_beside(self, commands: Mapping[str, Parser]) -> None:
+        """Learns of the parsers of all commands."""
+        self._siblings = commands
+
+    def has_option(self, name: str) -> bool:
+        """Whether an option is called so."""
+        return name in self._option_string_actions
 
     @property
     def _commands(self) -> Mapping[str, Parser]:
-        choices: Any = self._subparsers and self._subparsers._group_actions[0].choices
-        return cast("Mapping[str, Parser]", choices or {})
+        """The parsers of subcommands by their names."""
+        every = [action.choices for action in self._actions if action.dest == "command"]
+        return cast("Mapping[str, Parser]", every[0] if every else {})
 
     def _hint(self) -> str:
         usage = (self.usage or f"{self.prog} COMMAND [OPTION …]").partition("   ")[0]
@@ -96,8 +105,7 @@ class Parser(argparse.ArgumentParser):
 
     def _whose(self, name: str) -> str:
         """`; it is an option of grid`, if other commands have it, or what was meant."""
-        every = self._siblings.items()
-        others = [command for command, each in every if name in each._option_string_actions]
+        others = [command for command, each in self._siblings.items() if each.has_option(name)]
         if not others:
             return meant(name, self._option_string_actions)
         few = ", ".join(others[:FEW_COMMANDS])

@@ -513,8 +513,13 @@ def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
 
 
 def can_be_certified(problem: Problem, objective: Objective) -> bool:
-    """Whether `certify` has bounds for this."""
-    if not isinstance(problem.simulator, Simulator) or objective.many is None:
+    """Whether `certify` has bounds for this, and evaluates many strategies at once."""
+    return objective.many is not None and can_be_bounded(problem, objective)
+
+
+def can_be_bounded(problem: Problem, objective: Objective) -> bool:
+    """Whether there are bounds for this: of time or memory, as distir simulates them."""
+    if not isinstance(problem.simulator, Simulator) or not objective.trusted:
         return False
     try:
         _bounded_metric(objective)

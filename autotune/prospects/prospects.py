@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.exhaustive.certified import can_be_certified, certify
+from autotune.exhaustive.certified import can_be_bounded, can_be_certified, certify
 from autotune.exhaustive.chunks import Chunk, chunk_of, chunks_here, evaluated_chunk
 from autotune.exhaustive.first_look import promising
 from autotune.objectives.objective import Objective
@@ -83,7 +83,7 @@ class ProblemProspects:
     def bounded(self) -> BoundedPool | None:
         """The problem's strategies with bounds, where the objective is time or memory as distir
         simulates them."""
-        if not can_be_certified(self.problem, self.objective):
+        if not can_be_bounded(self.problem, self.objective):
             return None
         metric = find_metric(self.objective.metric)
         return BoundedPool(self.problem, of_memory=metric is None or not metric.timed)

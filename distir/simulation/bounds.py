@@ -46,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from math import inf
 from typing import Any
 
@@ -70,7 +71,8 @@ from distir.simulation.pricing.instructions import (
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.wholes import ORDERING, SHAPING, WholeModels, Wholes, keeps_parameters
 from distir.strategies import Strategies
-from distir.strategy import Strategy
+from distir.strategy import AUTO, Strategy
+from distir.transforms.recompute import POLICIES
 
 SCHEDULE = (*ORDERING, "pp", "microbatches")
 """Choices on which a schedule depends."""
@@ -226,13 +228,35 @@ class Bounds:
     ) -> tuple[ManyBounds, Floats]:
         """For each of several strategies its bounds, whatever the order of its work, and the
         seconds that an iteration may be expected to take: an estimate, for stages that are all
-        alike and messages that all ranks wait for."""
+        alike and messages that all ranks wait for. Where plans choose which layers recompute, that
+        is what makes them fit."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
         wholes = self._models.wholes(some, self._splits(table))
-        return self._of_order(wholes, some, table, size, within), self._expected(
-            wholes.taken(size), table
-        )
+        bounds = self._of_order(wholes, some, table, size, within)
+        expected = self._expected(wholes.taken(size), table)
+        chosen = np.flatnonzero(table.column("recompute") == AUTO)
+        if len(chosen) and self._workload.training:
+            expected[chosen] = self._expected_of_mixtures(table.taken(chosen))
+        return bounds, expected
+
+    def _expected_of_mixtures(self, table: Strategies) -> Floats:
+        """Expected seconds of strategies whose layers recompute as little as room allows: between
+        what two policies take, if some layers have one and the others the other; if nothing fits,
+        what they take that holds least."""
+        room = np.asarray(self.cost.room_bytes(table.communicators))
+        each = [self.ordered_and_expected(_with(table, recompute=policy)) for policy in POLICIES]
+        held: Floats = np.array([bounds.size for bounds, _ in each])
+        seconds: Floats = np.array([expected for _, expected in each])
+        found: Floats = np.where(held <= room, seconds, inf).min(axis=0)
+        for more, less in combinations(range(len(POLICIES)), 2):
+            between = (held[more] > room) & (held[less] <= room)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = (room - held[less]) / (held[more] - held[less])
+            mixed = seconds[less] + share * (seconds[more] - seconds[less])
+            found = np.minimum(found, np.where(between, mixed, inf))
+        least = held.argmin(axis=0)
+        return np.where(np.isfinite(found), found, seconds[least, np.arange(len(table))])
 
     def _expected(self, whole: Wholes, table: Strategies) -> Floats:
         """Seconds of iterations in which `p` equal stages fill and drain: with `v` chunks the first
@@ -450,13 +474,20 @@ def kept_whole(table: Strategies) -> Strategies:
     return _fixed(table, **UNSHARDED, **KEPT)
 
 
+def _with(table: Strategies, **fixed: Any) -> Strategies:
+    """The strategies with these choices."""
+    values = {**table.values, **{name: (value,) for name, value in fixed.items()}}
+    codes = {name: codes for name, codes in table.codes.items() if name not in fixed}
+    return Strategies(values, codes, len(table))
+
+
 def _fixed(table: Strategies, **fixed: Any) -> Strategies:
     """The strategies with these choices, which shard nothing, so that no parameters stay
     gathered."""
     kept = {"parameters": "none", "all": "activations"}
     gathered = [kept.get(each, each) for each in table.values["keep_gathered"]]
-    values = {**table.values, **{name: (value,) for name, value in fixed.items()}}
-    values["keep_gathered"] = different = tuple(dict.fromkeys(gathered))
+    table = _with(table, **fixed)
+    values = {**table.values, "keep_gathered": (different := tuple(dict.fromkeys(gathered)))}
     codes = {name: codes for name, codes in table.codes.items() if len(values[name]) > 1}
     if "keep_gathered" in codes:
         renamed = np.array([different.index(each) for each in gathered], np.int16)

@@ -2,9 +2,10 @@
 
 Each layer keeps everything, or recomputes by one of `POLICIES`. What that takes and holds is known
 per layer; early ranks of 1F1B have more microbatches in flight, so that more of their layers
-recompute. For every rank this is a knapsack with a choice per layer, solved by trying all, as most
-layers are equal, or else by dynamic programming over bytes. What passes through a rank for a moment depends on neighbours, so plans are simulated,
-and the room of ranks is corrected by what they then held.
+recompute. For every rank this is a knapsack with a choice per layer: as most layers are equal, all
+ways are tried, or where there are too many, it is solved by dynamic programming over bytes. What
+passes through a rank for a moment depends on neighbours, so plans are simulated, and the room of
+ranks is corrected by what they then held.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ from distir.plan import Plan
 from distir.schedules import PeakInFlight
 from distir.simulation.result import SimulationResult
 from distir.strategy import Strategy
-
-POLICIES = ("none", "selective", "full")
-"""What a layer may do, from that which keeps most."""
+from distir.transforms.recompute import POLICIES
 
 MOST_WAYS = 1 << 14
 """Ways to choose for the layers of a rank, of which equal ones count once, that are all tried."""
@@ -287,4 +286,4 @@ def _ordered(
     return ordered
 
 
-__all__ = ["POLICIES", "LayerCosts", "Planning", "knapsack", "least_recomputed", "pick"]
+__all__ = ["LayerCosts", "Planning", "knapsack", "least_recomputed", "pick"]

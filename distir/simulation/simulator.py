@@ -43,13 +43,14 @@ from distir.simulation.pricing.stage_cost import (
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 from distir.simulation.ranks.one import rank_seconds
-from distir.simulation.recomputing import POLICIES, LayerCosts, Planning, least_recomputed
+from distir.simulation.recomputing import LayerCosts, Planning, least_recomputed
 from distir.simulation.report import band_of, make_result
 from distir.simulation.result import SimulationResult
 from distir.simulation.step import Step, make_step
 from distir.simulation.table import SimulationTable
 from distir.strategies import Strategies
 from distir.strategy import AUTO, Strategy
+from distir.transforms.recompute import POLICIES
 from distir.workload import Workload
 
 

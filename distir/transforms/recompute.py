@@ -22,6 +22,9 @@ such an axis exchanges its result between devices."""
 
 RECOMPUTE: Registry[Policy] = Registry("recomputation")
 
+POLICIES = ("none", "selective", "full")
+"""What a layer may do where plans choose, from that which keeps most."""
+
 
 @RECOMPUTE.register("none", "keep everything that the backward pass reads")
 def _nothing(blocks: Blocks, step: BlockStep, exchanged: Collection[Axis]) -> frozenset[Value]:

@@ -25,7 +25,7 @@ from typing import Any
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.files import write_text
 from distir.metrics import iteration_seconds
-from distir.simulation.recomputing import POLICIES
+from distir.transforms.recompute import POLICIES
 
 MODELS = (
     *("gpt2-xl", "gpt3-2.7B", "gpt3-6.7B", "gpt3-13B", "llama2-7b", "llama3-8b", "qwen2.5-14b"),

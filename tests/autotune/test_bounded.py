@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -124,6 +125,61 @@ def test_expectations_lie_above_their_bounds_and_near_what_is_simulated() -> Non
     assert np.allclose(expected[alone], seconds[alone], rtol=0.05)
     off = np.abs(np.log(expected / seconds))
     assert np.median(off) < np.median(np.log(seconds / bounds.seconds))
+
+
+@cache
+def tight() -> Problem:
+    """Much of it fits only where some layers recompute."""
+    return load_problem(
+        "gpt3-6.7B",
+        "dgx-a100-40gb",
+        devices=8,
+        space="small",
+        batch_size=64,
+        recomputation="auto",
+    )
+
+
+@pytest.mark.slow(seconds=10)
+def test_plans_that_choose_what_recomputes_are_expected_to_do_so_as_little_as_they_can() -> None:
+    asked = tight()
+    simulator = asked.simulator
+    assert isinstance(simulator, Simulator)
+    table = Strategies.of(asked.space.enumerate())
+    bounds, expected = Bounds(simulator.stages).ordered_and_expected(table)
+    ends = [
+        Bounds(simulator.stages).ordered_and_expected(
+            Strategies.of([replace(each, recompute=policy) for each in table])
+        )
+        for policy in ("none", "full")
+    ]
+    (kept, least), (again, most) = ends
+    assert (least <= expected).all()
+    assert (expected <= np.maximum(least, most)).all()
+    room = np.asarray(simulator.cost.room_bytes(table.communicators))
+    assert (expected == least)[kept.size <= room].all()
+    between = (kept.size > room) & (again.size <= room)
+    assert (expected > least)[between & (most > least)].all()
+    assert between.any()
+    found = simulator.simulate_many(table)
+    seconds = found.metrics["iteration_seconds"]
+    alike = between & found.feasible & (table.column("pp") == 1)
+    assert alike.any()
+    assert (bounds.seconds <= seconds).all()
+    assert np.allclose(expected[alike], seconds[alike], rtol=0.1)
+
+
+@pytest.mark.slow(seconds=10)
+def test_what_recomputes_is_chosen_in_searches_that_start_from_bounds() -> None:
+    asked = tight()
+    objective = asked.objective("throughput")
+    best = evaluate_grid(asked.space, objective).best
+    sampler = load_sampler("bounds", asked.space, 0, ProblemProspects(asked, objective))
+    study = Study(asked.space, objective, sampler, objective.measure)
+    study.run(10)
+    assert best is not None
+    assert study.best is not None
+    assert study.best.cost == pytest.approx(best.cost, rel=0.01)
 
 
 def test_an_objective_without_bounds_is_searched_all_the_same() -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import distir
 from distir.plan_text import load_plan, save_plan
 from distir.schedules import find_schedule
-from distir.simulation.recomputing import MOST_WAYS, PIECES, POLICIES, knapsack
+from distir.simulation.recomputing import MOST_WAYS, PIECES, knapsack
 from distir.strategy import Strategy
+from distir.transforms.recompute import POLICIES
 
 TIGHT = Strategy(tp=2, pp=4, microbatches=8, recompute="auto")
 """Of GPT-3 6.7B on 8 devices of 40 GB: without recomputation it does not fit."""
@@ -139,5 +140,7 @@ def test_the_knapsack_is_the_best_of_all_choices(
     assert held[found, at].sum() <= free * (1 + 1e-9)
     surely = least + (free - least) * (1 - in_pieces * count / PIECES)
     every = (np.array(rows) for rows in product(range(3), repeat=count))
-    fitting = [seconds[rows, at].sum() for rows in every if held[rows, at].sum() <= surely * (1 - 1e-9)]
+    fitting = [
+        seconds[rows, at].sum() for rows in every if held[rows, at].sum() <= surely * (1 - 1e-9)
+    ]
     assert seconds[found, at].sum() <= min(fitting) + 1e-9
