@@ -244,17 +244,16 @@ class Bounds:
         """Expected seconds of strategies whose layers recompute as little as room allows: between
         what two policies take, if some layers have one and the others the other; if nothing fits,
         what they take that holds least."""
-        room = np.asarray(self.cost.room_bytes(table.communicators))
+        room = np.broadcast_to(self.cost.room_bytes(table.communicators), len(table))
         each = [self.ordered_and_expected(_with(table, recompute=policy)) for policy in POLICIES]
         held: Floats = np.array([bounds.size for bounds, _ in each])
         seconds: Floats = np.array([expected for _, expected in each])
         found: Floats = np.where(held <= room, seconds, inf).min(axis=0)
         for more, less in combinations(range(len(POLICIES)), 2):
-            between = (held[more] > room) & (held[less] <= room)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                share = (room - held[less]) / (held[more] - held[less])
-            mixed = seconds[less] + share * (seconds[more] - seconds[less])
-            found = np.minimum(found, np.where(between, mixed, inf))
+            at = np.flatnonzero((held[more] > room) & (held[less] <= room))
+            share = (room[at] - held[less, at]) / (held[more, at] - held[less, at])
+            mixed = (1 - share) * seconds[less, at] + share * seconds[more, at]
+            found[at] = np.minimum(found[at], mixed)
         least = held.argmin(axis=0)
         return np.where(np.isfinite(found), found, seconds[least, np.arange(len(table))])
 
