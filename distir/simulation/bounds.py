@@ -62,6 +62,7 @@ from distir.schedules import (
     ScheduleFamily,
     find_schedule,
 )
+from distir.simulation.expected import SCHEDULE, expected_seconds
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.pricing.instructions import (
@@ -69,14 +70,10 @@ from distir.simulation.pricing.instructions import (
     product_works,
 )
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.wholes import ORDERING, SHAPING, WholeModels, Wholes, keeps_parameters
+from distir.simulation.wholes import SHAPING, WholeModels, Wholes, keeps_parameters
 from distir.strategies import Strategies
 from distir.strategy import AUTO, Strategy
 from distir.transforms.recompute import POLICIES
-
-SCHEDULE = (*ORDERING, "pp", "microbatches")
-"""Choices on which a schedule depends."""
-
 
 PRODUCTS = "its products at full rate"
 BLOCKS = "its blocks, without waiting"
@@ -227,14 +224,13 @@ class Bounds:
         self, table: Strategies, within: float = inf
     ) -> tuple[ManyBounds, Floats]:
         """For each of several strategies its bounds, whatever the order of its work, and the
-        seconds that an iteration may be expected to take: an estimate, for stages that are all
-        alike and messages that all ranks wait for. Where plans choose which layers recompute, that
-        is what makes them fit."""
+        seconds that an iteration may be expected to take (`expected.py`). Where plans choose which
+        layers recompute, that is what makes them fit."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
         wholes = self._models.wholes(some, self._splits(table))
         bounds = self._of_order(wholes, some, table, size, within)
-        expected = self._expected(wholes.taken(size), table)
+        expected = expected_seconds(self._pricer, wholes.taken(size), table)
         chosen = np.flatnonzero(table.column("recompute") == AUTO)
         if len(chosen) and self._workload.training:
             expected[chosen] = self._expected_of_mixtures(table.taken(chosen))
@@ -256,35 +252,6 @@ class Bounds:
             found[at] = np.minimum(found[at], mixed)
         least = held.argmin(axis=0)
         return np.where(np.isfinite(found), found, seconds[least, np.arange(len(table))])
-
-    def _expected(self, whole: Wholes, table: Strategies) -> Floats:
-        """Seconds of iterations in which `p` equal stages fill and drain: with `v` chunks the first
-        microbatch waits for `(p - 1) / v` of them, with split backward passes for a third of
-        that."""
-        ranks, count, chunks = (table.column(n) for n in ("pp", "microbatches", "chunks"))
-        passes: list[Floats] = list(whole.passes)
-        forward, backward, first_part, second_part = passes
-        if not self._workload.training:
-            return self._overhead + (count + ranks - 1) * forward / ranks
-        families = [find_schedule(name) for name in table.values["schedule"]]
-        codes = table.codes.get("schedule", np.zeros(len(table), np.int16))
-        splits = np.array([each.splits_backward for each in families])[codes]
-        work = forward + np.where(splits, first_part + second_part, backward)
-        filling = (ranks - 1) * np.where(splits, 1 / 3, 1.0) / np.maximum(chunks, 1)
-        once = whole.settling + whole.optimizer + whole.refresh + whole.gathering
-        messages = (count + 2 * (ranks - 1)) * self._message_seconds(whole.handed_on, table)
-        return self._overhead + ((count + filling) * work + once) / ranks + messages
-
-    def _message_seconds(self, size_bytes: Floats, table: Strategies) -> Floats:
-        """Seconds of a message of each strategy from a rank to the next; 0 where there is none."""
-        ranks = table.column("pp")
-        distances = table.column("dp") * table.column("tp") * table.column("cp")
-        found = np.zeros(len(table))
-        for distance in np.unique(distances[ranks > 1]).tolist():
-            here = (distances == distance) & (ranks > 1)
-            sent = self.cost.point_to_point_seconds(size_bytes[here], distance)
-            found[here] = sent
-        return found
 
     def unsharded(self, table: Strategies, within: float = inf) -> ManyBounds:
         """The same from programs without what sharding and offloading add."""

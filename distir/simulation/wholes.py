@@ -23,7 +23,13 @@ from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
 from distir.simulation.pricing.stage_cost import ChargedBlock, StageCost, UnpricedStage
 from distir.simulation.pricing.stages import LINKS, StagePricer
 from distir.simulation.pricing.state import state_bytes
-from distir.simulation.pricing.tied import charged_elsewhere_in_stage
+from distir.simulation.pricing.tied import (
+    UNSHARED,
+    TiedUse,
+    charged_elsewhere_in_stage,
+    gradients_of,
+    tied_bytes,
+)
 from distir.simulation.pricing.to_price import ToPrice, price_together
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import KEEPS_PARAMETERS
@@ -49,13 +55,15 @@ class Wholes:
     """Models as one stage: seconds of the kinds of action, of shape (kinds, strategies), and those
     in which they occupy `STREAMS`, of shape (streams, kinds, strategies); what else there is once
     per step; what a forward pass leaves behind; what bounds leave out and expectations do not:
-    seconds of settling that no pass hides and of the first gather, and bytes handed on between
-    blocks; bytes of parameters that are left behind, too, where they stay gathered
-    (`BlockProgram.read_again_bytes`); bytes at rest (`_AT_REST`); how many blocks come more than
-    once, and the seconds in which a microbatch is computed in the quickest of them, and in the
-    longest of the others; and layers by kind: their number, bytes at rest (`_STATE`), bytes left
-    behind, seconds that a microbatch computes, and bytes of parameters that may stay gathered, of
-    shape (layer kinds, `LAYER`, strategies)."""
+    seconds of settling that no pass hides and of the first gather, bytes handed on between blocks,
+    bytes of each part of these if devices that have the same send parts, and seconds in which the
+    parts are gathered, and bytes of gradients that a device settles, of parameters that one block
+    uses and of those that several use; bytes of parameters that are left behind, too, where they
+    stay gathered (`BlockProgram.read_again_bytes`); bytes at rest (`_AT_REST`); how many blocks
+    come more than once, and the seconds in which a microbatch is computed in the quickest of them,
+    and in the longest of the others; and layers by kind: their number, bytes at rest (`_STATE`),
+    bytes left behind, seconds that a microbatch computes, and bytes of parameters that may stay
+    gathered, of shape (layer kinds, `LAYER`, strategies)."""
 
     passes: Floats
     occupied: Floats
@@ -65,12 +73,16 @@ class Wholes:
     settling: Floats
     gathering: Floats
     handed_on: Floats
+    part: Floats
+    joining: Floats
+    own_gradients: Floats
+    tied_gradients: Floats
     read_again: Floats
     state: Floats
     undivided: Floats
     layers: Floats
 
-    ONCE: ClassVar = 7
+    ONCE: ClassVar = 11
     UNDIVIDED: ClassVar = 3
     LAYER: ClassVar = 4 + len(_STATE)
     ROWS: ClassVar = (
@@ -86,21 +98,8 @@ class Wholes:
         )
         occupied = occupied.reshape(len(STREAMS), COST_KINDS, rows.shape[1])
         layers = layers.reshape(LAYER_KINDS, cls.LAYER, rows.shape[1])
-        optimizer, refresh, held, settling, gathering, handed_on, read_again = once
-        return cls(
-            passes,
-            occupied,
-            optimizer,
-            refresh,
-            held,
-            settling,
-            gathering,
-            handed_on,
-            read_again,
-            state,
-            undivided,
-            layers,
-        )
+        every: list[Floats] = [passes, occupied, *once, state, undivided, layers]
+        return cls(*every)
 
     def taken(self, which: Indices) -> Wholes:
         """The models with these numbers."""
@@ -306,13 +305,37 @@ class WholeModels:
         once += [
             0.0 if settled is None else larger(0.0, settled.done - hidden),
             cost.first_gather,
-            sum(value.type.size_bytes for value in middle.outputs),
+            *_handed_on(middle, pricing),
+            *self._gradient_bytes(programs.kept),
             sum(each.read_again_bytes for each in begun.kept),
         ]
         at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
         undivided = self._undivided(pricer, begun.together, pricing, splits)
         layers = self._layers(pricer, programs, pricing, splits)
         return [*passes, *missing, *occupied, *once, *at_rest, *undivided, *layers]
+
+    def _gradient_bytes(self, programs: Sequence[BlockProgram]) -> tuple[Amount, Amount]:
+        """Bytes of gradients that a device settles: of parameters that one block uses, and of those
+        that several use."""
+        if not self._workload.training:
+            return 0.0, 0.0
+        shared = self._workload.program.shared_parameters
+        blocks = self._workload.program.blocks.blocks
+        alone: list[TiedUse] = []
+        tied: dict[object, TiedUse] = {}
+        alike = Counter(zip(programs, shared, strict=True))
+        for block, key in enumerate(zip(programs, shared, strict=True)):
+            copies, (_, positions) = alike.pop(key, 0), key
+            for position in gradients_of(*key) if copies or positions else ():
+                if position != UNSHARED:
+                    value = blocks[block].parameters[position]
+                    tied.setdefault(value, TiedUse(block, position, 1))
+                elif copies:
+                    alone.append(TiedUse(block, position, copies))
+        own, of_several = (
+            tied_bytes(self._workload, programs, uses) for uses in (alone, tied.values())
+        )
+        return own, of_several
 
     def _undivided(
         self,
@@ -357,6 +380,20 @@ class WholeModels:
             computing = pricer.computing_of(layer, pricing, splits)
             rows += [float(count), *at_rest, held, computing, layer.read_again_bytes]
         return rows
+
+
+def _handed_on(program: BlockProgram, pricing: Pricing) -> tuple[Amount, Amount, Amount]:
+    """Bytes that a block hands on; those of a part, if each of the devices that have the same sends
+    one; and seconds in which they gather the parts."""
+    whole: Amount = sum(value.type.size_bytes for value in program.outputs)
+    along = program.outputs_repeated_along
+    if not along:
+        return whole, whole, 0.0
+    return (
+        whole,
+        whole / pricing.grid.members(along),
+        pricing.collective("all_gather", along, whole),
+    )
 
 
 __all__ = ["ORDERING", "SHAPING", "WholeModels", "Wholes", "keeps_parameters", "updated_share"]

@@ -1,0 +1,222 @@
+"""What an iteration may be expected to take: estimates, where `bounds.py` has what is sure.
+
+The stages of a pipeline are taken to be alike, and what blocks in the middle of the model hand on
+to be what all stages send. With these the schedule is run as it is (`pipeline/many.py`), so that
+filling, draining and messages that nothing hides count as they do in a simulation. Then ranks add
+up the gradients of parameters that blocks of several ranks use, and of stages that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from distir.arrays import Floats, Indices, distinct_rows
+from distir.cost import CostModel
+from distir.cost.cluster import Senders
+from distir.ir.core import Value
+from distir.plan.grid import DeviceGrid
+from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
+from distir.simulation.pipeline.many import alike_schedules, run_alike_columns
+from distir.simulation.pricing.instructions import Pricing, narrower_products
+from distir.simulation.pricing.stages import StagePricer
+from distir.simulation.wholes import ORDERING, Wholes
+from distir.strategies import Strategies
+from distir.strategy import Strategy
+
+SCHEDULE = (*ORDERING, "pp", "microbatches")
+"""Choices on which a schedule depends."""
+
+NUMBERS_AT_ONCE = 1 << 19
+"""Stages times strategies that run through a schedule together, to bound memory."""
+
+
+def expected_seconds(pricer: StagePricer, whole: Wholes, table: Strategies) -> Floats:
+    """Expected seconds of an iteration of each strategy, given its model as one stage."""
+    training = pricer.workload.training
+    ranks = table.column("pp")
+    once = (whole.settling + whole.optimizer + whole.refresh + whole.gathering) / ranks
+    found: Floats = once + pricer.cost.stack.overhead_seconds(training)
+    alone = ranks == 1
+    work = whole.passes[FORWARD] + (whole.passes[BACKWARD] if training else 0.0)
+    found[alone] += (table.column("microbatches") * work)[alone]
+    piped = np.flatnonzero(~alone)
+    if len(piped):
+        found[piped] += _Pipelines(pricer, whole.taken(piped), table.taken(piped)).seconds()
+    return found
+
+
+class _Pipelines:
+    """The pipelines of strategies with several ranks."""
+
+    def __init__(self, pricer: StagePricer, whole: Wholes, table: Strategies) -> None:
+        self._cost, self._training = pricer.cost, pricer.workload.training
+        self._whole, self._table = whole, table
+        first, self._schedule = table.distinct(SCHEDULE)
+        self._schedules = [pricer.planner.schedule(table[int(place)]) for place in first]
+        self._grids = _Grids(pricer.cost, table)
+        self._tying = _tying_blocks(pricer) if self._training else []
+
+    def seconds(self) -> Floats:
+        """Seconds from the first action of a rank to its last one, of the rank that takes
+        longest."""
+        found = np.empty(len(self._table))
+        for alike in alike_schedules(self._schedules):
+            number = np.full(len(self._schedules), -1)
+            number[alike] = np.arange(len(alike))
+            which = number[self._schedule]
+            schedules = [self._schedules[each] for each in alike]
+            for some in self._parts(schedules[0], np.flatnonzero(which >= 0)):
+                found[some] = self._run(schedules, which[some], some)
+        return found
+
+    @staticmethod
+    def _parts(compiled: CompiledSchedule, chosen: Indices) -> Iterator[Indices]:
+        most = max(1, NUMBERS_AT_ONCE // (compiled.stages + len(compiled.pairs)))
+        yield from np.split(chosen, range(most, len(chosen), most))
+
+    def _run(self, schedules: Sequence[CompiledSchedule], which: Indices, some: Indices) -> Floats:
+        """The seconds of some strategies, whose schedules are alike."""
+        compiled, whole = schedules[0], self._whole.taken(some)
+        stages, pairs = compiled.stages, compiled.pairs
+        seconds = np.zeros((stages + len(pairs), COST_KINDS, len(some)))
+        seconds[:stages] = whole.passes / stages
+        if pairs:
+            seconds[stages:, FORWARD] = _beside(whole) / stages
+        moving = np.zeros_like(seconds)
+        for (stage, step), ways in compiled.routes.items():
+            kinds = [FORWARD] if step > 0 else [BACKWARD, INPUT_PART]
+            moving[stage, kinds] = self._message_seconds(whole, some, ways)
+        for place, (forward, backward) in enumerate(pairs, start=stages):
+            moving[place, FORWARD] = moving[forward, FORWARD]
+            moving[place, BACKWARD] = moving[backward, BACKWARD]
+        shape = -1, len(some)
+        goes_on = self._cost.stack.goes_on(max(map(len, compiled.stages_of_ranks)))
+        time = run_alike_columns(
+            schedules, which, seconds.reshape(shape), moving.reshape(shape), goes_on=goes_on
+        )
+        if not self._training:
+            return time.end.max(axis=0)
+        return (time.end - time.begin).max(axis=0) + self._adding_up(compiled, whole, some)
+
+    def _message_seconds(
+        self, whole: Wholes, some: Indices, ways: Sequence[tuple[int, int]]
+    ) -> Floats:
+        """Seconds of messages, whole or in parts, whichever is faster."""
+        at_once = self._grids.message_seconds(whole.handed_on, some, ways)
+        in_parts = self._grids.message_seconds(whole.part, some, ways) + whole.joining
+        return np.minimum(at_once, in_parts)
+
+    def _adding_up(self, compiled: CompiledSchedule, whole: Wholes, some: Indices) -> Floats:
+        """Seconds in which ranks add up gradients that several have."""
+        stages, held = compiled.stages, compiled.stages_of_ranks
+        ranks_of = [
+            tuple(rank for rank, own in enumerate(held) if stage in own) for stage in range(stages)
+        ]
+        found = np.zeros(len(some))
+        if len(ranks_of[0]) > 1:
+            share = ranks_of.count(ranks_of[0]) / stages
+            found += self._grids.adding_seconds(share * whole.own_gradients, some, ranks_of[0])
+        last = stages - 1
+        tying = {rank for at in self._tying for rank in ranks_of[min(int(at * stages), last)]}
+        ranks = tuple(sorted(tying))
+        return found + self._grids.adding_seconds(whole.tied_gradients, some, ranks)
+
+
+def _tying_blocks(pricer: StagePricer) -> list[float]:
+    """Where in the model the blocks are that use the largest of the parameters that several use:
+    the part of the time on one device before the middle of the block; 0 of the first one, 1 of the
+    last."""
+    program, planner, strategy = pricer.workload.program, pricer.planner, Strategy()
+    users: dict[Value, list[int]] = {}
+    for block, own in enumerate(program.shared_uses):
+        for value in own:
+            users.setdefault(value, []).append(block)
+    largest = max(users, key=lambda value: value.type.num_elements, default=None)
+    if largest is None:
+        return []
+    grid = DeviceGrid.of(*planner.mesh(strategy), 1, strategy.placement)
+    product = narrower_products(pricer.workload, pricer.cost.cluster.device)
+    programs = planner.model_programs(strategy).kept
+    seconds = np.array(pricer.weights(programs, Pricing(pricer.cost, grid, product)))
+    middles = (np.cumsum(seconds) - seconds / 2) / seconds.sum()
+    middles[[0, -1]] = 0.0, 1.0
+    return middles[users[largest]].tolist()
+
+
+def _beside(whole: Wholes) -> Floats:
+    """Seconds of a forward pass beside the backward pass of another microbatch: as long as either,
+    and as what both do on one stream."""
+    both = whole.occupied[:, FORWARD] + whole.occupied[:, BACKWARD]
+    return np.maximum(np.maximum(whole.passes[FORWARD], whole.passes[BACKWARD]), both.max(axis=0))
+
+
+class _Grids:
+    """Where the ranks of strategies lie: what they send each other, and add up."""
+
+    def __init__(self, cost: CostModel, table: Strategies) -> None:
+        self._cost = cost
+        degrees = [table.column(name) for name in ("dp", "tp", "cp", "pp")]
+        keys = np.stack([_strides(table), table.column("pp"), np.prod(degrees, axis=0)], axis=-1)
+        first, self._place = distinct_rows(keys)
+        self._grids: list[list[int]] = keys[first].tolist()
+        levels = range(len(cost.cluster.levels))
+        self._fixed = np.array([cost.hop_seconds(0.0, level) for level in levels])
+        self._per_byte = np.array([cost.hop_seconds(1.0, level) for level in levels]) - self._fixed
+        self._known: dict[tuple[int, int], Indices] = {}
+
+    def message_seconds(
+        self, size_bytes: Floats, some: Indices, ways: Sequence[tuple[int, int]]
+    ) -> Floats:
+        """Seconds of messages of some strategies over the slowest of the ways, which are pairs of
+        ranks."""
+        places = self._place[some]
+        each = [self._levels(min(way), max(way))[places] for way in ways]
+        return np.max([self._fixed[at] + size_bytes * self._per_byte[at] for at in each], axis=0)
+
+    def adding_seconds(self, size_bytes: Floats, some: Indices, ranks: tuple[int, ...]) -> Floats:
+        """Seconds in which ranks of some strategies add up so many bytes."""
+        places, found = self._place[some], np.zeros(len(some))
+        if len(ranks) < 2:
+            return found
+        for place in np.unique(places).tolist():
+            here = places == place
+            group = self._cost.cluster.group_across(tuple(self._senders(place, r) for r in ranks))
+            found[here] = self._cost.collective_seconds("all_reduce", size_bytes[here], group)
+        return found
+
+    def _senders(self, place: int, rank: int) -> Senders:
+        stride, ranks, devices = self._grids[place]
+        return Senders(rank * stride, stride, stride * ranks, devices // (stride * ranks))
+
+    def _levels(self, here: int, there: int) -> Indices:
+        """The level that messages between two ranks cross, on every grid; 0 on those that do not
+        have them."""
+        if (here, there) not in self._known:
+            levels = [self._level(place, here, there) for place in range(len(self._grids))]
+            self._known[here, there] = np.array(levels, np.int64)
+        return self._known[here, there]
+
+    def _level(self, place: int, here: int, there: int) -> int:
+        stride, ranks, _ = self._grids[place]
+        if there >= ranks or here == there:
+            return 0
+        distance = (there - here) * stride
+        return self._cost.cluster.crossed_level(distance, self._senders(place, here))
+
+
+def _strides(table: Strategies) -> Indices:
+    """How far apart the devices of neighbouring ranks are."""
+    found = np.ones(len(table), np.int64)
+    codes = table.codes.get("placement", np.zeros(len(table), np.int16))
+    for code, placement in enumerate(table.values["placement"]):
+        here = codes == code
+        inner, _, _ = placement.partition("pp")
+        for name in inner.split("-"):
+            if name in ("dp", "tp", "cp"):
+                found[here] *= table.column(name)[here]
+    return found
+
+
+__all__ = ["expected_seconds"]
