@@ -120,6 +120,19 @@ class TuneResult(Shown):
         proved = self.proof.closest if self.proof else None
         return closest_of([*self.trials, *([proved] if proved else [])])
 
+    @property
+    def said_without_best(self) -> str:
+        """The answer where no plan was found: what is known of the space."""
+        if self.interrupted:
+            return "Interrupted before anything was found that fits."
+        if self.closest is None:
+            return "No trial succeeded."
+        tried, count = len({trial.strategy for trial in self.trials}), self.problem.space.count()
+        compared = self.grid or self.proof
+        if tried == count or (compared is not None and compared.complete):
+            return "Nothing fits."
+        return f"Nothing fits of the {tried:,} of {count:,} strategies that were tried."
+
     @cached_property
     def ranked(self) -> list[Trial]:
         """Feasible plans that are known, each once, best first."""

@@ -380,11 +380,12 @@ def _best_sentence(problem: Problem, objective: Objective, best: Trial) -> str:
 
 def _nothing(result: TuneResult) -> tuple[str, list[str]]:
     """The answer where there is no plan, and what can be said all the same."""
+    said = result.said_without_best
     if result.interrupted:
-        return "Interrupted before anything was found that fits.", [*closest_line(result.closest)]
+        return said, [*closest_line(result.closest)]
     if result.closest is None:
-        return "No trial succeeded.", []
-    return "Nothing fits.", [*advice(result.problem, result.objective, result.closest)]
+        return said, []
+    return said, [*advice(result.problem, result.objective, result.closest)]
 
 
 def _to_measure(result: TuneResult) -> list[str]:

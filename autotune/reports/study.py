@@ -135,12 +135,10 @@ def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
     yield from (Text(note) for note in result.problem.notes)
     yield Text(_looked_for(result))
     if result.best is None and result.interrupted:
-        yield Text("\nInterrupted before anything was found that fits.\n", style="bold red")
+        yield Text(f"\n{result.said_without_best}\n", style="bold red")
         yield from (Text(line) for line in closest_line(result.closest))
     elif result.best is None:
-        yield Text(
-            "\nNothing fits." if result.closest else "\nNo trial succeeded.", style="bold red"
-        )
+        yield Text(f"\n{result.said_without_best}", style="bold red")
         yield from (Text(line) for line in advice(result.problem, result.objective, result.closest))
         yield Text("")
     else:

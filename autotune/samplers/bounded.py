@@ -17,7 +17,7 @@ from autotune.samplers.expectation import Expectation, Pool, Prospects
 from autotune.samplers.features import Features, samples_of
 from autotune.samplers.guided import guided
 from autotune.samplers.random import RandomSampler
-from autotune.samplers.residual import Estimate, Residual, below, improvement
+from autotune.samplers.residual import Estimate, Residual, improvement, log_below
 from autotune.samplers.sampler import Outcome, Sampler
 from distir.arrays import Floats, Indices
 from distir.strategy import Strategy
@@ -135,11 +135,14 @@ class BoundedSampler:
 
     def _candidates(self) -> Indices:
         """The best expected of those that were not tried, may fit, and may be better than the best
-        that was found."""
+        that was found; the emptiest if nothing of the first layouts fits."""
         expected = self._expected
         usable = self._open & (expected.log_fill <= 0)
         if expected.log_least is not None:
             usable &= expected.log_least < self._least_found
+        if self._best is None and len(self._log_costs) >= LAYOUTS_FIRST:
+            places = np.flatnonzero(usable)
+            return places[np.argsort(expected.log_fill[places], kind="stable")][:CANDIDATES]
         return self._order[usable[self._order]][:CANDIDATES]
 
     def _next_of_rest(self) -> Strategy | None:
@@ -161,16 +164,16 @@ class BoundedSampler:
         self._cost, cost = self._learned(self._log_costs, expected.log_cost, self._cost, candidates)
         least = cost.mean if expected.log_least is None else expected.log_least[candidates]
         cost = Estimate(np.maximum(cost.mean, least), cost.deviation)
-        chance = np.ones(len(candidates))
+        log_chance = np.zeros(len(candidates))
         if self._log_fills:
             self._fill, fill = self._learned(
                 self._log_fills, expected.log_fill, self._fill, candidates
             )
             full = np.maximum(fill.mean, expected.log_fill[candidates])
-            chance = below(-full / np.maximum(fill.deviation, NOISE))
+            log_chance = log_below(-full / np.maximum(fill.deviation, NOISE))
         if self._best is None:  # whatever fits is better than nothing
-            return int(candidates[np.argmax(chance - 0.01 * cost.mean)])
-        gain = (improvement(cost, self._least_found) + 1e-12) * chance
+            return int(candidates[np.argmax(log_chance - 0.01 * cost.mean)])
+        gain = (improvement(cost, self._least_found) + 1e-12) * np.exp(log_chance)
         return int(candidates[np.argmax(gain)])
 
     def _learned(

@@ -124,6 +124,13 @@ def below(units: Floats) -> Floats:
     return ndtr(units)
 
 
+def log_below(units: Floats) -> Floats:
+    """The logarithm of `below`, also where that is next to nothing."""
+    from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs]
+
+    return log_ndtr(units)
+
+
 def _fit(scale: Scale, groups: Indices, rows: Floats, values: Floats, noise: float) -> Any:
     library, kernels = _scikit_learn()
     factor = kernels.ConstantKernel(FACTOR**2)
@@ -146,4 +153,4 @@ def _scikit_learn() -> tuple[Any, Any]:
     return gaussian_process, kernels
 
 
-__all__ = ["Estimate", "Residual", "below", "improvement"]
+__all__ = ["Estimate", "Residual", "below", "improvement", "log_below"]

@@ -79,6 +79,17 @@ def test_what_is_not_tried_cannot_be_better() -> None:
     assert study.best.cost == pytest.approx(best.cost, rel=1e-9)
 
 
+@pytest.mark.slow(seconds=10)
+def test_the_one_plan_that_fits_is_found() -> None:
+    """It is one of the slowest, of 6,237."""
+    asked = load_problem(
+        "mixtral-8x7b", "p3dn-v100-32gb", devices=24, batch_size=24, sequence_length=2048
+    )
+    result = solve(asked, Search(sampler="bounds", trials=30, compare_grid=False))
+    assert result.best is not None
+    assert result.best.strategy.pp == 1
+
+
 def test_a_search_ends_when_its_best_is_proved() -> None:
     result = solve(problem(), Search(sampler="bounds", trials=10**6))
     assert result.regret == 0
