@@ -5,7 +5,8 @@ The first trials are those that are expected to be best, of different layouts. T
 take turns: the one that promises most once a Gaussian process has learned how far expectations
 were off, and the next in the expected order. Where expectations are right the order finds the best;
 where they are wrong the process does; each loses no more than half of the turns to the other. Out
-of memory says something about memory, and nothing about time.
+of memory says something about memory, and nothing about time. What fails for other reasons says
+that strategies near it may fail, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from autotune.samplers.experience import Experience, Observation
 from autotune.samplers.features import Features, samples_of
 from autotune.samplers.margin import Margin
 from autotune.samplers.random import RandomSampler
-from autotune.samplers.residual import Estimate, Residual, improvement
+from autotune.samplers.residual import Estimate, Residual, chance_of_first, improvement
 from autotune.samplers.sampler import Outcome, Remaining, Sampler
 from distir.arrays import Flags, Floats, Indices
 from distir.strategies import Strategies
@@ -34,7 +35,9 @@ from search_spaces import SearchSpace
 LAYOUTS_FIRST = 2
 """Trials of different layouts before the process is asked."""
 LIKELY = 0.5
-"""Chance to fit from which on a strategy is tried in the expected order."""
+"""Chance to run from which on a strategy is tried in the expected order."""
+FAILING_STEPS = 1.5
+"""Choices apart over which a failure speaks of others, as the deviation of a normal curve."""
 NOISE = 0.035
 """Relative spread of repeated measurements, where nothing else is known."""
 FEWEST_TO_EXPECT = 5
@@ -89,6 +92,7 @@ class GuidedSampler:
         self._residual: Residual | None = None
         self._costs: dict[int, float] = {}
         self._ran: dict[int, bool] = {}
+        self._failed: list[int] = []
 
     def ask(self) -> Strategy | None:
         """The next strategy to try; None when all have been."""
@@ -105,7 +109,7 @@ class GuidedSampler:
         return self._expected.table[place]
 
     def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
-        """Learns what a strategy cost, or that it did not fit."""
+        """Learns what a strategy cost, that it did not fit, or that it failed."""
         place = self._places.get(strategy)
         if place is None:
             self._elsewhere.add(strategy)
@@ -116,6 +120,8 @@ class GuidedSampler:
         elif cost is not None:
             self._ran[place] = True
             self._costs[place] = cost
+        else:
+            self._failed.append(place)
 
     def tell_outcome(self, outcome: Outcome) -> None:
         """Learns from a trial; one that failed for want of memory says that it did not fit."""
@@ -151,7 +157,7 @@ class GuidedSampler:
     def forecast(self) -> Forecast | None:
         """The best expected of the strategies that are left and likely to fit; None where there is
         none, or nothing was found to compare with."""
-        likely = self._open & (self._chance_to_fit >= LIKELY)
+        likely = self._open & (self._chance_to_run >= LIKELY)
         if not likely.any() or not self._costs:
             return None
         estimate = self._estimate()
@@ -161,7 +167,7 @@ class GuidedSampler:
 
     def best_remaining(self) -> Remaining | None:
         """The least that a strategy which is left, and likely to fit, may cost by the process."""
-        likely = self._open & (self._chance_to_fit >= LIKELY)
+        likely = self._open & (self._chance_to_run >= LIKELY)
         best = min(self._costs.values(), default=0.0)
         if not likely.any() or best == 0 or len(self._costs) < FEWEST_TO_EXPECT:
             return None
@@ -196,6 +202,23 @@ class GuidedSampler:
         return self._found - self._expected.log_cost[self._tried]
 
     @property
+    def _chance_to_run(self) -> Floats:
+        """The chance of every strategy to fit, and not to fail for another reason."""
+        return self._chance_to_fit * self._chance_not_to_fail
+
+    @property
+    def _chance_not_to_fail(self) -> Floats | float:
+        """The chance of every strategy not to fail for another reason than memory: by the choices
+        that tell trials which failed from those that ran, once some did; before, it is far from
+        what failed."""
+        if not self._failed:
+            return 1.0
+        if self._costs:
+            return chance_of_first(self._rows, list(self._costs), self._failed)
+        apart = [np.square(self._rows - self._rows[each]).sum(axis=1) for each in self._failed]
+        return 1 / (1 + np.exp(-0.5 * np.array(apart) / FAILING_STEPS**2).sum(axis=0))
+
+    @property
     def _chance_to_fit(self) -> Floats:
         known = [(each.log_fill, each.ran) for each in self._carried if each.ran is not None]
         known += [(float(self._expected.log_fill[place]), ran) for place, ran in self._ran.items()]
@@ -204,23 +227,23 @@ class GuidedSampler:
 
     @property
     def _in_new_layouts(self) -> Flags:
-        """Strategies whose layout was not tried, if any of them is likely to fit; otherwise all."""
-        tried = self._layouts[list(self._ran)]
+        """Strategies whose layout was not tried, if any of them is likely to run; otherwise all."""
+        tried = self._layouts[[*self._ran, *self._failed]]
         new = ~np.isin(self._layouts, tried)
-        usable = new & self._open & (self._chance_to_fit >= LIKELY)
+        usable = new & self._open & (self._chance_to_run >= LIKELY)
         return new if usable.any() else np.ones_like(new)
 
     def _best_expected(self, among: Flags) -> int:
-        """The next in the expected order of those that are likely to fit; where none is, the one
+        """The next in the expected order of those that are likely to run; where none is, the one
         that is likeliest to."""
-        chance = self._chance_to_fit
+        chance = self._chance_to_run
         likely = among & (chance >= LIKELY)
         if not likely.any():
             return int(np.argmax(np.where(among, chance, -1.0)))
         return int(np.argmin(np.where(likely, self._expected.log_cost, np.inf)))
 
     def _most_promising(self) -> int:
-        gain = improvement(self._estimate(), self._found.min()) * self._chance_to_fit
+        gain = improvement(self._estimate(), self._found.min()) * self._chance_to_run
         return int(np.argmax(np.where(self._open, gain, -1.0)))
 
     def _estimate(self) -> Estimate:
