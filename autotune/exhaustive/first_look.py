@@ -81,7 +81,7 @@ def promising(problem: Problem, bounds: Bounds) -> Strategies:
     if not len(columns):
         return Strategies.of(())
     table = columns.taken(0, len(columns))[1]
-    found, expected = bounds.ordered_and_expected(table)
+    found, expected = bounds.ordered_and_expected(table, roughly=True)
     fits = bounds.cost.fits(found.size, table.communicators)
     return table.taken(np.flatnonzero(fits)[np.argsort(expected[fits], kind="stable")])
 

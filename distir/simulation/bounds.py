@@ -25,7 +25,8 @@ microbatches,
 - *the host*: what rests there counts nothing, and copying adds to the passes: the `T` without
   offloading bounds those with it. What is computed again is not copied; so where stages pick what
   they recompute, no activations are copied.
-- *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back. Where
+- *pipeline*: the rank on which a microbatch begins is busy or waits until it has come back, for
+  messages, too: it passes all ranks as often as they have chunks. Where
   rank `r` holds stage `r` alone and backward passes are whole, rank `r` does nothing before the
   first microbatch has passed the stages before it, and the last has to pass them again after it:
   rank 0 takes at least `t_0 + … + t_{r-1} + m t_r`. Whatever the stages' times `t`, the largest of
@@ -62,7 +63,7 @@ from distir.schedules import (
     ScheduleFamily,
     find_schedule,
 )
-from distir.simulation.expected import SCHEDULE, expected_seconds
+from distir.simulation.expected import SCHEDULE, RankGrids, expected_seconds
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
 from distir.simulation.pricing.instructions import (
@@ -218,30 +219,36 @@ class Bounds:
     def ordered(self, table: Strategies, within: float = inf) -> ManyBounds:
         """For each of several strategies, whatever the order of its work. Sizes are those of
         strategies whose iterations take no longer than `within` seconds."""
-        return self.ordered_and_expected(table, within)[0]
+        first, size = table.distinct(SHAPING)
+        some = table.taken(first)
+        wholes = self._models.wholes(some, self._splits(table))
+        return self._of_order(wholes, some, table, size, within)
 
     def ordered_and_expected(
-        self, table: Strategies, within: float = inf
+        self, table: Strategies, within: float = inf, *, roughly: bool = False
     ) -> tuple[ManyBounds, Floats]:
         """For each of several strategies its bounds, whatever the order of its work, and the
-        seconds that an iteration may be expected to take (`expected.py`). Where plans choose which
-        layers recompute, that is what makes them fit."""
+        seconds that an iteration may be expected (`roughly`) to take (`expected_seconds`). Where
+        plans choose which layers recompute, that is what makes them fit."""
         first, size = table.distinct(SHAPING)
         some = table.taken(first)
         wholes = self._models.wholes(some, self._splits(table))
         bounds = self._of_order(wholes, some, table, size, within)
-        expected = expected_seconds(self._pricer, wholes.taken(size), table)
+        expected = expected_seconds(self._pricer, wholes.taken(size), table, roughly=roughly)
         chosen = np.flatnonzero(table.column("recompute") == AUTO)
         if len(chosen) and self._workload.training:
-            expected[chosen] = self._expected_of_mixtures(table.taken(chosen))
+            expected[chosen] = self._expected_of_mixtures(table.taken(chosen), roughly=roughly)
         return bounds, expected
 
-    def _expected_of_mixtures(self, table: Strategies) -> Floats:
+    def _expected_of_mixtures(self, table: Strategies, *, roughly: bool) -> Floats:
         """Expected seconds of strategies whose layers recompute as little as room allows: between
         what two policies take, if some layers have one and the others the other; if nothing fits,
         what they take that holds least."""
         room = np.broadcast_to(self.cost.room_bytes(table.communicators), len(table))
-        each = [self.ordered_and_expected(_with(table, recompute=policy)) for policy in POLICIES]
+        each = [
+            self.ordered_and_expected(_with(table, recompute=policy), roughly=roughly)
+            for policy in POLICIES
+        ]
         held: Floats = np.array([bounds.size for bounds, _ in each])
         seconds: Floats = np.array([expected for _, expected in each])
         found: Floats = np.where(held <= room, seconds, inf).min(axis=0)
@@ -353,11 +360,13 @@ class Bounds:
             work = np.where(overlapped.any(axis=0), self._in_pairs(whole, overlapped, splits), work)
             # Nothing waits for the second part of a backward pass.
             once = forward + np.where(splits, np.minimum(backward, first_part), backward)
-            waiting = np.where(plain, work / (1 - (1 - 1 / count) ** ranks), once)
+            once = once + self._passing_seconds(whole, table)
+            waiting = np.where(plain, work / (1 - (1 - 1 / count) ** ranks), 0.0)
+            waiting = np.maximum(waiting, once)
             copies = np.array([each.copies for each in families])[schedule]
         else:
             work = forward
-            waiting = work + (count - 1) * work / ranks
+            waiting = work + (count - 1) * work / ranks + self._passing_seconds(whole, table)
             copies = np.ones(len(table), np.int64)
         layers, quickest, other = whole.undivided
         load = least_load(layers, quickest, other, -(-ranks // copies))
@@ -370,6 +379,14 @@ class Bounds:
         numbers = np.array([REASONS.index(reason) for reason in reasons], np.int16)
         seconds = (self._overhead + each.max(axis=0)) * (1 - SLACK)
         return seconds, numbers[each.argmax(axis=0)]
+
+    def _passing_seconds(self, whole: Wholes, table: Strategies) -> Floats:
+        """Seconds in which a microbatch moves between ranks at least."""
+        grids = RankGrids(self.cost, table)
+        found = grids.passing_seconds(whole.sent_forward)
+        if self._workload.training:
+            found = found + grids.passing_seconds(whole.sent_backward)
+        return found * np.maximum(1, table.column("chunks"))
 
     @staticmethod
     def _in_pairs(whole: Wholes, overlapped: Floats, splits: NDArray[np.bool_]) -> Floats:

@@ -9,15 +9,24 @@ up the gradients of parameters that blocks of several ranks use, and of stages t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
-from distir.arrays import Floats, Indices, distinct_rows
+from distir.arrays import Flags, Floats, Indices, distinct_rows
 from distir.cost import CostModel
 from distir.cost.cluster import Senders
 from distir.ir.core import Value
 from distir.plan.grid import DeviceGrid
-from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
+from distir.schedules import (
+    BACKWARD,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+    CompiledSchedule,
+    find_schedule,
+)
 from distir.simulation.pipeline.many import alike_schedules, run_alike_columns
 from distir.simulation.pricing.instructions import Pricing, narrower_products
 from distir.simulation.pricing.stages import StagePricer
@@ -32,8 +41,11 @@ NUMBERS_AT_ONCE = 1 << 19
 """Stages times strategies that run through a schedule together, to bound memory."""
 
 
-def expected_seconds(pricer: StagePricer, whole: Wholes, table: Strategies) -> Floats:
-    """Expected seconds of an iteration of each strategy, given its model as one stage."""
+def expected_seconds(
+    pricer: StagePricer, whole: Wholes, table: Strategies, *, roughly: bool = False
+) -> Floats:
+    """Expected seconds of an iteration of each strategy, given its model as one stage; `roughly`:
+    without running schedules, which are many where strategies have little in common."""
     training = pricer.workload.training
     ranks = table.column("pp")
     once = (whole.settling + whole.optimizer + whole.refresh + whole.gathering) / ranks
@@ -43,7 +55,8 @@ def expected_seconds(pricer: StagePricer, whole: Wholes, table: Strategies) -> F
     found[alone] += (table.column("microbatches") * work)[alone]
     piped = np.flatnonzero(~alone)
     if len(piped):
-        found[piped] += _Pipelines(pricer, whole.taken(piped), table.taken(piped)).seconds()
+        pipelines = _Pipelines(pricer, whole.taken(piped), table.taken(piped))
+        found[piped] += pipelines.rough_seconds() if roughly else pipelines.seconds()
     return found
 
 
@@ -52,24 +65,47 @@ class _Pipelines:
 
     def __init__(self, pricer: StagePricer, whole: Wholes, table: Strategies) -> None:
         self._cost, self._training = pricer.cost, pricer.workload.training
-        self._whole, self._table = whole, table
-        first, self._schedule = table.distinct(SCHEDULE)
-        self._schedules = [pricer.planner.schedule(table[int(place)]) for place in first]
-        self._grids = _Grids(pricer.cost, table)
-        self._tying = _tying_blocks(pricer) if self._training else []
+        self._pricer, self._whole, self._table = pricer, whole, table
+        self._grids = RankGrids(pricer.cost, table)
 
     def seconds(self) -> Floats:
         """Seconds from the first action of a rank to its last one, of the rank that takes
-        longest."""
+        longest, and in which ranks add up gradients."""
+        first, schedule = self._table.distinct(SCHEDULE)
+        different = [self._pricer.planner.schedule(self._table[int(place)]) for place in first]
         found = np.empty(len(self._table))
-        for alike in alike_schedules(self._schedules):
-            number = np.full(len(self._schedules), -1)
+        for alike in alike_schedules(different):
+            number = np.full(len(different), -1)
             number[alike] = np.arange(len(alike))
-            which = number[self._schedule]
-            schedules = [self._schedules[each] for each in alike]
+            which = number[schedule]
+            schedules = [different[each] for each in alike]
             for some in self._parts(schedules[0], np.flatnonzero(which >= 0)):
                 found[some] = self._run(schedules, which[some], some)
         return found
+
+    def rough_seconds(self) -> Floats:
+        """The same, if with `v` chunks the first microbatch waits for `(p - 1) / v` stages, with
+        split backward passes for a third of that, if every rank waits for a message per microbatch,
+        and nothing is added up."""
+        whole, table, once = self._whole, self._table, 1
+        ranks, count, chunks = (table.column(name) for name in ("pp", "microbatches", "chunks"))
+        passes: list[Floats] = list(whole.passes)
+        work = passes[FORWARD]
+        filling: Floats = (ranks - 1) / np.maximum(chunks, 1)
+        if self._training:
+            families = [find_schedule(name) for name in table.values["schedule"]]
+            codes = table.codes.get("schedule", np.zeros(len(table), np.int16))
+            splits: Flags = np.array([each.splits_backward for each in families])[codes]
+            parts = passes[INPUT_PART] + passes[WEIGHT_PART]
+            work = work + np.where(splits, parts, passes[BACKWARD])
+            filling = filling * np.where(splits, 1 / 3, 1.0)
+            once = 2
+        between = self._grids.passing_seconds(whole.handed_on) / (ranks - 1)
+        return (count + filling) * work / ranks + (count + once * (ranks - 1)) * between
+
+    @cached_property
+    def _tying(self) -> list[float]:
+        return _tying_blocks(self._pricer) if self._training else []
 
     @staticmethod
     def _parts(compiled: CompiledSchedule, chosen: Indices) -> Iterator[Indices]:
@@ -152,7 +188,7 @@ def _beside(whole: Wholes) -> Floats:
     return np.maximum(np.maximum(whole.passes[FORWARD], whole.passes[BACKWARD]), both.max(axis=0))
 
 
-class _Grids:
+class RankGrids:
     """Where the ranks of strategies lie: what they send each other, and add up."""
 
     def __init__(self, cost: CostModel, table: Strategies) -> None:
@@ -185,6 +221,18 @@ class _Grids:
             group = self._cost.cluster.group_across(tuple(self._senders(place, r) for r in ranks))
             found[here] = self._cost.collective_seconds("all_reduce", size_bytes[here], group)
         return found
+
+    def passing_seconds(self, size_bytes: Floats) -> Floats:
+        """Seconds of the messages of each strategy from one rank to the next, from the first to the
+        last, if each has so many bytes."""
+        fixed, per_byte = np.zeros((2, len(self._grids)))
+        for place, (_, ranks, _) in enumerate(self._grids):
+            crossed = [self._level(place, rank, rank + 1) for rank in range(ranks - 1)]
+            fixed[place], per_byte[place] = (
+                self._fixed[crossed].sum(),
+                self._per_byte[crossed].sum(),
+            )
+        return fixed[self._place] + size_bytes * per_byte[self._place]
 
     def _senders(self, place: int, rank: int) -> Senders:
         stride, ranks, devices = self._grids[place]
@@ -219,4 +267,4 @@ def _strides(table: Strategies) -> Indices:
     return found
 
 
-__all__ = ["expected_seconds"]
+__all__ = ["SCHEDULE", "RankGrids", "expected_seconds"]

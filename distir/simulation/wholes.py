@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices
 from distir.cost.amounts import Amount, Divergence, larger, smaller
+from distir.ir.core import Value
 from distir.plan import BlockProgram, ModelPrograms, Stage
 from distir.plan.model import in_one_stage
 from distir.plan.planner import ProgramKind
@@ -59,7 +60,8 @@ class Wholes:
     bytes of each part of these if devices that have the same send parts, and seconds in which the
     parts are gathered, and bytes of gradients that a device settles, of parameters that one block
     uses and of those that several use; bytes of parameters that are left behind, too, where they
-    stay gathered (`BlockProgram.read_again_bytes`); bytes at rest (`_AT_REST`); how many blocks
+    stay gathered (`BlockProgram.read_again_bytes`); bytes that a device sends at least forward and
+    backward between any two blocks; bytes at rest (`_AT_REST`); how many blocks
     come more than once, and the seconds in which a microbatch is computed in the quickest of them,
     and in the longest of the others; and layers by kind: their number, bytes at rest (`_STATE`),
     bytes left behind, seconds that a microbatch computes, and bytes of parameters that may stay
@@ -78,11 +80,13 @@ class Wholes:
     own_gradients: Floats
     tied_gradients: Floats
     read_again: Floats
+    sent_forward: Floats
+    sent_backward: Floats
     state: Floats
     undivided: Floats
     layers: Floats
 
-    ONCE: ClassVar = 11
+    ONCE: ClassVar = 13
     UNDIVIDED: ClassVar = 3
     LAYER: ClassVar = 4 + len(_STATE)
     ROWS: ClassVar = (
@@ -308,6 +312,7 @@ class WholeModels:
             *_handed_on(middle, pricing),
             *self._gradient_bytes(programs.kept),
             sum(each.read_again_bytes for each in begun.kept),
+            *_least_sent(programs.kept, pricing),
         ]
         at_rest: list[Amount] = [getattr(state, name) for name in _AT_REST]
         undivided = self._undivided(pricer, begun.together, pricing, splits)
@@ -385,15 +390,28 @@ class WholeModels:
 def _handed_on(program: BlockProgram, pricing: Pricing) -> tuple[Amount, Amount, Amount]:
     """Bytes that a block hands on; those of a part, if each of the devices that have the same sends
     one; and seconds in which they gather the parts."""
-    whole: Amount = sum(value.type.size_bytes for value in program.outputs)
-    along = program.outputs_repeated_along
+    whole, along = _bytes(program.outputs), program.outputs_repeated_along
     if not along:
         return whole, whole, 0.0
-    return (
-        whole,
-        whole / pricing.grid.members(along),
-        pricing.collective("all_gather", along, whole),
+    joining = pricing.collective("all_gather", along, cast("float", whole))
+    return whole, whole / pricing.grid.members(along), joining
+
+
+def _least_sent(programs: Sequence[BlockProgram], pricing: Pricing) -> tuple[Amount, Amount]:
+    """Bytes that a device sends at least, forward and backward, wherever stages begin."""
+    forward = dict.fromkeys((each.outputs, each.outputs_repeated_along) for each in programs[:-1])
+    backward = dict.fromkeys(
+        (each.input_gradients, each.input_gradients_repeated_along) for each in programs[1:]
     )
+    ahead, back = (
+        [_bytes(values) / pricing.grid.members(along) for values, along in ways]
+        for ways in (forward, backward)
+    )
+    return smaller(*ahead) if ahead else 0.0, smaller(*back) if back else 0.0
+
+
+def _bytes(values: Sequence[Value]) -> Amount:
+    return sum(value.type.size_bytes for value in values)
 
 
 __all__ = ["ORDERING", "SHAPING", "WholeModels", "Wholes", "keeps_parameters", "updated_share"]
