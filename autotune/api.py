@@ -307,10 +307,13 @@ def solve(
             stopped = True
     found = result(seconds)
     watch.searched(found)
-    with watch.phase("looking outside the space"):
-        outside = _outside(found, search, time.perf_counter() - clock)
-    found = replace(found, outside=outside)
-    if outside is not None:
+    try:
+        with watch.phase("looking outside the space"):
+            outside = _outside(found, search, time.perf_counter() - clock)
+        found = replace(found, outside=outside)
+    except KeyboardInterrupt:
+        found = replace(found, interrupted=True)  # what was found before is whole
+    if found.outside is not None:
         watch.looked_outside(found)
     with watch.phase("recording"):
         return replace(found, tracking=tracker.finish(found))
@@ -512,10 +515,7 @@ def _outside(result: TuneResult, search: Search, seconds: float) -> Outside | No
         return None
     if result.interrupted:
         return None
-    try:
-        return look_outside(result.problem, result.objective, result.layouts, seconds)
-    except KeyboardInterrupt:
-        return None  # what was found before is whole
+    return look_outside(result.problem, result.objective, result.layouts, seconds)
 
 
 @contextmanager

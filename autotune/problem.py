@@ -326,6 +326,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         lists=lists,
         told=(
             *told,
+            *workload.program.function.notes,
             *_several_batches(workload),
             *_left_open(workload, statement.sizes or {}),
             *_of_another_device(stack, hardware),

@@ -79,7 +79,8 @@ class TuneResult(Shown):
     repeats: int = 0
     """Suggestions of the sampler that were answered from memory."""
     interrupted: bool = False
-    """Whether the search, or the comparison with the grid, was interrupted."""
+    """Whether the search, the comparison with the grid, or the look outside the space was
+    interrupted."""
     error: str | None = None
     """What ended the search early, if the sampler failed."""
     stopped: Stopped | None = None

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.options import SUPPRESS
 from autotune.cli.output import Output
 from autotune.cli.progress import progress
+from distir.errors import DistirError
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
     from autotune.questions.fit import Fit
     from distir.strategy import Strategy
+
+
+UNUSED = (
+    *("plan", "trace", "report", "launch", "storage", "study", "enqueue"),
+    *("tracking_uri", "experiment", "warm_start"),
+)
+"""Options about plans and searches, to which sizes have nothing to say."""
 
 
 def add_fit_option(parser: argparse.ArgumentParser, of_what: str) -> None:
@@ -33,6 +41,12 @@ def write_fit(
     """Finds how much fits, reports it, and returns the exit status: 1 if nothing does."""
     from autotune.questions.fit import fit
 
+    ignored = [f"--{name.replace('_', '-')}" for name in UNUSED if hasattr(arguments, name)]
+    if ignored:
+        raise DistirError(
+            f"--fit searches for a size and not for a plan: there is nothing for {ignored[0]}; "
+            "leave one of them out"
+        )
     with output.working(), progress(f"fitting {arguments.fit}"):
         found = fit(problem, arguments.fit, strategy)
     output.write(_plain(problem, found), lambda: _report(problem, found))

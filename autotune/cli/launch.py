@@ -142,6 +142,12 @@ class LaunchAsked:
             return None
         write_folder(self.folder, done.emission.files.files)
         note(f"wrote {', '.join(sorted(done.emission.files.files))} to {self.folder}")
+        if not done.as_run.feasible:
+            note(
+                f"as {self.target.name} runs it, it does not fit in memory: README.md there says "
+                f"why; autotune launch --target {self.target.name} tells of other plans",
+                is_error=True,
+            )
         return done
 
 

@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=SUPPRESS,
         metavar="NAME",
         help="how strategies are proposed (see `samplers`; default: bounds where the objective is "
-        "simulated, otherwise guided)",
+        "simulated time or memory, tpe where it is another simulated metric, otherwise guided)",
     )
     search.add_argument(
         "--trials",
@@ -170,10 +170,11 @@ def execute(arguments: argparse.Namespace) -> int:
         done = None if launch is None else launch.launched(result)
         if is_written(arguments):
             _write_best(arguments, problem, result)
-        launch_command = None if done is None else done.emission.files.command
-        write_report(arguments, partial(_page, result), launch_command)
     plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
     output.write(plain, lambda: _recorded(result))
+    with output.working():  # a report takes a while, in which nothing else should be lost
+        launch_command = None if done is None else done.emission.files.command
+        write_report(arguments, partial(_page, result), launch_command)
     tracking = result.tracking
     if tracking is not None and tracking.error and output.is_json_alone:  # reports say so
         note(f"tracking failed: {tracking.error}; the search is complete", is_error=True)

@@ -178,7 +178,10 @@ class _Wider:
         problem = self.problem("")
         if not self._has_bounds or problem.space.count() > MOST_PROVED:
             return None
-        return certify(problem, self._objective, known=known, seconds=PROOF_SECONDS)
+        found = certify(problem, self._objective, known=known, seconds=PROOF_SECONDS)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return found
 
 
 def _try_neighbours(wider: _Wider, tried: _Tried, starts: Sequence[Trial]) -> None:

@@ -73,6 +73,8 @@ def better(
     if not within.space.count():
         return []
     result = solve(within, search)
+    if result.interrupted:
+        raise KeyboardInterrupt
     name = iteration_seconds.name
     found = [
         trial

@@ -225,6 +225,8 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
 
 def _of_space(problem: Problem, size: int) -> Tried:
     found = certify(problem, problem.objective(peak_memory_bytes.name))
+    if found.interrupted:
+        raise KeyboardInterrupt
     if found.best is not None:
         return Tried(size, found.best.strategy, "")
     closest = found.closest

@@ -145,9 +145,13 @@ def _step(largest: Problem, goal: Goal, devices: int) -> ScalingStep:
         objective = goal.over(problem)
         if can_be_certified(problem, objective):
             found = certify(problem, objective, seconds=LONGEST_SECONDS)
+            if found.interrupted:
+                raise KeyboardInterrupt
             best, proved, closest = found.best, found.proved, found.closest
         else:
             grid = evaluate_grid(problem.space, objective, top=1)
+            if not grid.complete:
+                raise KeyboardInterrupt
             best, proved, closest = grid.best, grid.complete, grid.closest
         if best is None:
             reason = "nothing fits" if closest is None else closest.evaluation.reason

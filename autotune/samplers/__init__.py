@@ -36,7 +36,7 @@ SAMPLERS: Registry[SamplerFactory] = Registry("sampler")
 
 
 @SAMPLERS.register(
-    "bounds", "Gaussian processes around lower bounds (default for simulated objectives)"
+    "bounds", "Gaussian processes around lower bounds (default for simulated time and memory)"
 )
 def _bounded(space: SearchSpace, seed: int, prospects: Prospects | None = None) -> Sampler:
     from autotune.samplers.bounded import bounded

@@ -9,10 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from autotune.cli import main
+from autotune.exhaustive.certificate import Certificate
+from autotune.exhaustive.certified import certify
 
 LINUX = sys.platform.startswith("linux")
 pytestmark = [
@@ -172,3 +177,37 @@ def test_no_process_outlives_a_search_that_is_killed(folder: Path, way: str) -> 
     started.process.kill()
     started.process.communicate(timeout=30)
     started.assert_nothing_is_left()
+
+
+LOOKS: dict[str, tuple[str, list[str]]] = {
+    "scale": (
+        "autotune.questions.scale.certify",
+        ["scale", "--model", "mlp-4x64", "--batch-size", "64", "--devices", "2,4"],
+    ),
+    "fit": (
+        "autotune.questions.fit.certify",
+        ["run", "--model", "mlp-4x64", "--devices", "4", "--fit", "devices"],
+    ),
+    "outside": (
+        "autotune.exhaustive.outside.certify",
+        ["run", "--model", "mlp-4x64", "--devices", "4", "--no-tracking"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOOKS)
+def test_an_interrupted_proof_ends_what_it_is_a_part_of(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says nothing of what was not looked at."""
+    name, arguments = LOOKS[what]
+
+    def interrupted(*positional: Any, **named: Any) -> Certificate:
+        found = certify(*positional, **named)
+        return replace(found, ranked=(), complete=False, interrupted=True)
+
+    monkeypatch.setattr(name, interrupted)
+    assert main([*arguments, "--space", "small"]) == 130
+    said = capsys.readouterr().out
+    assert "othing fits" not in said
+    assert "Proved: nothing in full" not in said

@@ -166,3 +166,14 @@ def test_the_command_line_says_how_much_fits(capsys: pytest.CaptureFixture[str])
     assert main(["run", *own[:4], "--devices", "8", "--space", "small", "--fit", "devices"]) == 0
     assert "The fewest devices that are enough are" in capsys.readouterr().out
     assert set(SIZES) == {"batch", "sequence", "layers", "devices"}
+
+
+@pytest.mark.parametrize(
+    "option", ["--report=a.html", "--plan=a.plan", "--storage=sqlite:///a.db", "--experiment=a"]
+)
+def test_options_that_sizes_have_nothing_to_say_to_are_refused(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", "--model", "mlp-4x64", "--devices", "4", "--fit", "devices", option]
+    assert main(arguments) == 2
+    assert f"nothing for {option.partition('=')[0]};" in capsys.readouterr().err

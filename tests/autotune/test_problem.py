@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -171,3 +172,12 @@ def test_a_problem_says_first_in_what_it_is_beyond_measured_runs() -> None:
     assert told.startswith("Beyond measured runs: 8,192 devices")
     assert "is added to the band" in told
     assert not load_problem("gpt2", cluster="dgx-a100", devices=16).notes
+
+
+def test_what_a_model_leaves_out_is_noted(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 256}
+    counts = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    content = {"model_type": "mistral", **sizes, **counts, "sliding_window": 8}
+    (tmp_path / "config.json").write_text(json.dumps({**content, "max_position_embeddings": 64}))
+    notes = load_problem(str(tmp_path), devices=2, batch_size=4).notes
+    assert any("window of 8 is not applied" in note for note in notes)
