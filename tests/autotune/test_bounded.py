@@ -138,6 +138,25 @@ def test_expectations_lie_above_their_bounds_and_near_what_is_simulated() -> Non
     assert np.median(off) < np.median(np.log(seconds / bounds.seconds))
 
 
+@pytest.mark.slow(seconds=15)
+@pytest.mark.parametrize("model", ["gpt2", "t5-small"])
+def test_expectations_count_what_ranks_send_each_other_and_add_up(model: str) -> None:
+    """On nodes that are joined by 25 Gbit/s, and for models with a table of words at both ends."""
+    space = {"extends": "standard", "zero": [1], "microbatches": [4, 12], "schedule": "all"}
+    asked = load_problem(model, "p3-v100-16gb", devices=12, batch_size=12, space=space)
+    simulator = asked.simulator
+    assert isinstance(simulator, Simulator)
+    table = Strategies.of(each for each in asked.space.enumerate() if each.pp > 1)
+    bounds = Bounds(simulator.stages)
+    seconds = simulator.simulate_many(table).metrics["iteration_seconds"]
+    off, roughly_off = (
+        np.log(bounds.ordered_and_expected(table, roughly=roughly)[1] / seconds)
+        for roughly in (False, True)
+    )
+    assert np.std(off) < 0.25
+    assert np.std(off) < 0.5 * np.std(roughly_off)
+
+
 @cache
 def tight() -> Problem:
     """Much of it fits only where some layers recompute."""
