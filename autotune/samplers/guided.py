@@ -21,10 +21,11 @@ import numpy as np
 from autotune.samplers.encoding import steadied
 from autotune.samplers.expectation import Expectation, Prospects, unexpected
 from autotune.samplers.experience import Experience, Observation
+from autotune.samplers.failures import chance_not_to_fail
 from autotune.samplers.features import Features, samples_of
 from autotune.samplers.margin import Margin
 from autotune.samplers.random import RandomSampler
-from autotune.samplers.residual import Estimate, Residual, chance_of_first, improvement
+from autotune.samplers.residual import Estimate, Residual, improvement
 from autotune.samplers.sampler import Outcome, Remaining, Sampler
 from distir.arrays import Flags, Floats, Indices
 from distir.strategies import Strategies
@@ -36,8 +37,6 @@ LAYOUTS_FIRST = 2
 """Trials of different layouts before the process is asked."""
 LIKELY = 0.5
 """Chance to run from which on a strategy is tried in the expected order."""
-FAILING_STEPS = 1.5
-"""Choices apart over which a failure speaks of others, as the deviation of a normal curve."""
 NOISE = 0.035
 """Relative spread of repeated measurements, where nothing else is known."""
 FEWEST_TO_EXPECT = 5
@@ -204,19 +203,8 @@ class GuidedSampler:
     @property
     def _chance_to_run(self) -> Floats:
         """The chance of every strategy to fit, and not to fail for another reason."""
-        return self._chance_to_fit * self._chance_not_to_fail
-
-    @property
-    def _chance_not_to_fail(self) -> Floats | float:
-        """The chance of every strategy not to fail for another reason than memory: by the choices
-        that tell trials which failed from those that ran, once some did; before, it is far from
-        what failed."""
-        if not self._failed:
-            return 1.0
-        if self._costs:
-            return chance_of_first(self._rows, list(self._costs), self._failed)
-        apart = [np.square(self._rows - self._rows[each]).sum(axis=1) for each in self._failed]
-        return 1 / (1 + np.exp(-0.5 * np.array(apart) / FAILING_STEPS**2).sum(axis=0))
+        ends = chance_not_to_fail(self._rows, list(self._costs), self._failed)
+        return self._chance_to_fit * ends
 
     @property
     def _chance_to_fit(self) -> Floats:

@@ -8,7 +8,7 @@ few combinations, by their likelihood: trials are too few to fit more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -28,9 +28,6 @@ MOST_TRIALS = 256
 """Trials that a process is fitted to: its time grows with their cube."""
 FACTOR = 0.5
 """Standard deviation of the logarithm of the common factor around the mean of what was found."""
-STRENGTH = 3.0
-"""How far a few trials tell two kinds of strategies apart: the inverse of the weight that keeps the
-coefficients of a logistic regression small."""
 
 
 class Estimate(NamedTuple):
@@ -134,16 +131,8 @@ def log_below(units: Floats) -> Floats:
     return log_ndtr(units)
 
 
-def chance_of_first(rows: Floats, first: Sequence[int], second: Sequence[int]) -> Floats:
-    """The chance of every row to be like the first ones of two sets of rows and not like the
-    second ones, given by their numbers: logistic regression on the features."""
-    labels = np.repeat([True, False], [len(first), len(second)])
-    regression = _scikit_learn()[2].LogisticRegression(C=STRENGTH, max_iter=1000)
-    return regression.fit(rows[[*first, *second]], labels).predict_proba(rows)[:, 1]
-
-
 def _fit(scale: Scale, groups: Indices, rows: Floats, values: Floats, noise: float) -> Any:
-    library, kernels, _ = _scikit_learn()
+    library, kernels = _scikit_learn()
     factor = kernels.ConstantKernel(FACTOR**2)
     part = kernels.RBF(np.array(scale.lengths)[groups])
     kernel = factor + kernels.ConstantKernel(scale.spread**2) * part
@@ -152,19 +141,16 @@ def _fit(scale: Scale, groups: Indices, rows: Floats, values: Floats, noise: flo
 
 
 @cache
-def _scikit_learn() -> tuple[Any, Any, Any]:
+def _scikit_learn() -> tuple[Any, Any]:
     """scikit-learn, imported late."""
     try:
-        from sklearn import (  # pyright: ignore[reportMissingTypeStubs]
-            gaussian_process,
-            linear_model,
-        )
+        from sklearn import gaussian_process  # pyright: ignore[reportMissingTypeStubs]
         from sklearn.gaussian_process import kernels  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
         raise DistirError(
             "this sampler needs scikit-learn; try: pip install scikit-learn"
         ) from error
-    return gaussian_process, kernels, linear_model
+    return gaussian_process, kernels
 
 
-__all__ = ["Estimate", "Residual", "below", "chance_of_first", "improvement", "log_below"]
+__all__ = ["Estimate", "Residual", "below", "improvement", "log_below"]

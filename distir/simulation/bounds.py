@@ -63,9 +63,10 @@ from distir.schedules import (
     ScheduleFamily,
     find_schedule,
 )
-from distir.simulation.expected import SCHEDULE, RankGrids, expected_seconds
+from distir.simulation.expected import RankGrids, expected_seconds
 from distir.simulation.least_load import least_load
 from distir.simulation.least_memory import LayerBytes, RanksHolding, fullest_rank_bytes
+from distir.simulation.many.batch import SCHEDULE
 from distir.simulation.pricing.instructions import (
     narrower_products,
     product_works,
@@ -382,7 +383,7 @@ class Bounds:
 
     def _passing_seconds(self, whole: Wholes, table: Strategies) -> Floats:
         """Seconds in which a microbatch moves between ranks at least."""
-        grids = RankGrids(self.cost, table)
+        grids = RankGrids(self._pricer, kept_whole(table))  # what is sharded moves no rank
         found = grids.passing_seconds(whole.sent_forward)
         if self._workload.training:
             found = found + grids.passing_seconds(whole.sent_backward)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from distir.arrays import Flags, Floats, Indices, distinct_rows
-from distir.cost import CostModel
-from distir.cost.cluster import Senders
+from distir.arrays import Flags, Floats, Indices
 from distir.ir.core import Value
+from distir.mesh import MESH_CHOICES
 from distir.plan.grid import DeviceGrid
 from distir.schedules import (
     BACKWARD,
@@ -27,18 +27,15 @@ from distir.schedules import (
     CompiledSchedule,
     find_schedule,
 )
+from distir.simulation.many.batch import NUMBERS_AT_ONCE, SCHEDULE
 from distir.simulation.pipeline.many import alike_schedules, run_alike_columns
 from distir.simulation.pricing.instructions import Pricing, narrower_products
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.wholes import ORDERING, Wholes
+from distir.simulation.pricing.tied import tied_seconds
+from distir.simulation.ranks.many import LinkLevels
+from distir.simulation.wholes import Wholes
 from distir.strategies import Strategies
 from distir.strategy import Strategy
-
-SCHEDULE = (*ORDERING, "pp", "microbatches")
-"""Choices on which a schedule depends."""
-
-NUMBERS_AT_ONCE = 1 << 19
-"""Stages times strategies that run through a schedule together, to bound memory."""
 
 
 def expected_seconds(
@@ -66,7 +63,7 @@ class _Pipelines:
     def __init__(self, pricer: StagePricer, whole: Wholes, table: Strategies) -> None:
         self._cost, self._training = pricer.cost, pricer.workload.training
         self._pricer, self._whole, self._table = pricer, whole, table
-        self._grids = RankGrids(pricer.cost, table)
+        self._grids = RankGrids(pricer, table)
 
     def seconds(self) -> Floats:
         """Seconds from the first action of a rank to its last one, of the rank that takes
@@ -191,80 +188,52 @@ def _beside(whole: Wholes) -> Floats:
 class RankGrids:
     """Where the ranks of strategies lie: what they send each other, and add up."""
 
-    def __init__(self, cost: CostModel, table: Strategies) -> None:
-        self._cost = cost
-        degrees = [table.column(name) for name in ("dp", "tp", "cp", "pp")]
-        keys = np.stack([_strides(table), table.column("pp"), np.prod(degrees, axis=0)], axis=-1)
-        first, self._place = distinct_rows(keys)
-        self._grids: list[list[int]] = keys[first].tolist()
+    def __init__(self, pricer: StagePricer, table: Strategies) -> None:
+        self._cost = cost = pricer.cost
+        first, which = table.distinct((*MESH_CHOICES, "pp", "placement"))
+        grids: dict[object, tuple[int, DeviceGrid]] = {}
+        numbers: list[int] = []
+        for strategy in (table[int(place)] for place in first):
+            mesh = pricer.planner.mesh(strategy)
+            grid = DeviceGrid.of(*mesh, strategy.pp, strategy.placement)
+            number, _ = grids.setdefault((grid.ranks, grid.devices), (len(grids), grid))
+            numbers.append(number)
+        self._place: Indices = np.array(numbers, np.int64)[which]
+        self._grids = [grid for _, grid in grids.values()]
+        self._links = LinkLevels(cost, self._grids)
         levels = range(len(cost.cluster.levels))
         self._fixed = np.array([cost.hop_seconds(0.0, level) for level in levels])
         self._per_byte = np.array([cost.hop_seconds(1.0, level) for level in levels]) - self._fixed
-        self._known: dict[tuple[int, int], Indices] = {}
 
     def message_seconds(
         self, size_bytes: Floats, some: Indices, ways: Sequence[tuple[int, int]]
     ) -> Floats:
         """Seconds of messages of some strategies over the slowest of the ways, which are pairs of
         ranks."""
-        places = self._place[some]
-        each = [self._levels(min(way), max(way))[places] for way in ways]
-        return np.max([self._fixed[at] + size_bytes * self._per_byte[at] for at in each], axis=0)
+        present, which = np.unique(self._place[some], return_inverse=True)
+        levels = self._links.levels(present.tolist(), ways)[:, which]
+        return (self._fixed[levels] + size_bytes * self._per_byte[levels]).max(axis=0)
 
     def adding_seconds(self, size_bytes: Floats, some: Indices, ranks: tuple[int, ...]) -> Floats:
         """Seconds in which ranks of some strategies add up so many bytes."""
         places, found = self._place[some], np.zeros(len(some))
-        if len(ranks) < 2:
-            return found
-        for place in np.unique(places).tolist():
-            here = places == place
-            group = self._cost.cluster.group_across(tuple(self._senders(place, r) for r in ranks))
-            found[here] = self._cost.collective_seconds("all_reduce", size_bytes[here], group)
+        if len(ranks) > 1:
+            different: list[int] = np.unique(places).tolist()
+            for place in different:
+                here = places == place
+                grid = self._grids[place]
+                found[here] = tied_seconds(grid, self._cost, ranks, size_bytes[here])
         return found
 
     def passing_seconds(self, size_bytes: Floats) -> Floats:
         """Seconds of the messages of each strategy from one rank to the next, from the first to the
         last, if each has so many bytes."""
         fixed, per_byte = np.zeros((2, len(self._grids)))
-        for place, (_, ranks, _) in enumerate(self._grids):
-            crossed = [self._level(place, rank, rank + 1) for rank in range(ranks - 1)]
-            fixed[place], per_byte[place] = (
-                self._fixed[crossed].sum(),
-                self._per_byte[crossed].sum(),
-            )
+        for place, grid in enumerate(self._grids):
+            levels = self._links.levels([place], list(pairwise(range(grid.ranks.degree))))
+            fixed[place] = self._fixed[levels].sum()
+            per_byte[place] = self._per_byte[levels].sum()
         return fixed[self._place] + size_bytes * per_byte[self._place]
 
-    def _senders(self, place: int, rank: int) -> Senders:
-        stride, ranks, devices = self._grids[place]
-        return Senders(rank * stride, stride, stride * ranks, devices // (stride * ranks))
 
-    def _levels(self, here: int, there: int) -> Indices:
-        """The level that messages between two ranks cross, on every grid; 0 on those that do not
-        have them."""
-        if (here, there) not in self._known:
-            levels = [self._level(place, here, there) for place in range(len(self._grids))]
-            self._known[here, there] = np.array(levels, np.int64)
-        return self._known[here, there]
-
-    def _level(self, place: int, here: int, there: int) -> int:
-        stride, ranks, _ = self._grids[place]
-        if there >= ranks or here == there:
-            return 0
-        distance = (there - here) * stride
-        return self._cost.cluster.crossed_level(distance, self._senders(place, here))
-
-
-def _strides(table: Strategies) -> Indices:
-    """How far apart the devices of neighbouring ranks are."""
-    found = np.ones(len(table), np.int64)
-    codes = table.codes.get("placement", np.zeros(len(table), np.int16))
-    for code, placement in enumerate(table.values["placement"]):
-        here = codes == code
-        inner, _, _ = placement.partition("pp")
-        for name in inner.split("-"):
-            if name in ("dp", "tp", "cp"):
-                found[here] *= table.column(name)[here]
-    return found
-
-
-__all__ = ["SCHEDULE", "RankGrids", "expected_seconds"]
+__all__ = ["RankGrids", "expected_seconds"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations_with_replacement, pairwise, product
+from itertools import combinations_with_replacement, pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -74,6 +74,22 @@ def test_no_strategy_is_below_its_bounds(
         alone, seconds = Strategies.of([strategy]), metrics["iteration_seconds"]
         for within in (bounds.unsharded(alone, seconds), bounds.ordered(alone, seconds)):
             assert within.size[0] <= metrics["peak_memory_bytes"], strategy.label
+
+
+@pytest.mark.slow(seconds=10)
+def test_messages_of_a_mixture_are_bounded_in_whatever_order_its_degrees_lie() -> None:
+    """Experts take a part of the replicas, which may lie on either side of the ranks; on nodes that
+    are joined by 25 Gbit/s messages decide."""
+    workload = Workload(model=load_model("mixtral-8x7b"), batch_size=8, sequence_length=512)
+    simulator = Simulator(workload, load_cluster("p3-v100-16gb", 16))
+    orders = ("-".join(each) for each in permutations(("tp", "cp", "ep", "dp", "pp")))
+    one = Strategy(dp=4, pp=4, ep=2, microbatches=1)
+    table = Strategies.of([replace(one, placement=order) for order in orders])
+    seconds = simulator.simulate_many(table).metrics["iteration_seconds"]
+    assert len(set(seconds.round(9).tolist())) > 1
+    bounds, expected = Bounds(simulator.stages).ordered_and_expected(table)
+    assert (bounds.seconds <= seconds).all()
+    assert np.corrcoef(expected, seconds)[0, 1] > 0.9
 
 
 def test_bounds_of_several_are_those_of_each_alone_whatever_they_shard() -> None:
