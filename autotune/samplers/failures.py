@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from autotune.samplers.residual import scikit_learn
 from distir.arrays import Floats
-from distir.errors import DistirError
 
 STEPS = 1.5
 """Choices apart over which a failure speaks of others, as the deviation of a normal curve."""
@@ -27,19 +26,9 @@ def chance_not_to_fail(rows: Floats, ran: Sequence[int], failed: Sequence[int]) 
         apart = np.array([np.square(rows - rows[each]).sum(axis=1) for each in failed])
         return 1 / (1 + np.exp(-0.5 * apart / STEPS**2).sum(axis=0))
     labels = np.repeat([True, False], [len(ran), len(failed)])
-    regression = _linear_models().LogisticRegression(C=STRENGTH, max_iter=1000)
+    _, _, linear_models = scikit_learn()
+    regression = linear_models.LogisticRegression(C=STRENGTH, max_iter=1000)
     return regression.fit(rows[[*ran, *failed]], labels).predict_proba(rows)[:, 1]
-
-
-def _linear_models() -> Any:
-    """scikit-learn's, imported late."""
-    try:
-        from sklearn import linear_model  # pyright: ignore[reportMissingTypeStubs]
-    except ImportError as error:
-        raise DistirError(
-            "this sampler needs scikit-learn; try: pip install scikit-learn"
-        ) from error
-    return linear_model
 
 
 __all__ = ["chance_not_to_fail"]

@@ -132,7 +132,7 @@ def log_below(units: Floats) -> Floats:
 
 
 def _fit(scale: Scale, groups: Indices, rows: Floats, values: Floats, noise: float) -> Any:
-    library, kernels = _scikit_learn()
+    library, kernels, _ = scikit_learn()
     factor = kernels.ConstantKernel(FACTOR**2)
     part = kernels.RBF(np.array(scale.lengths)[groups])
     kernel = factor + kernels.ConstantKernel(scale.spread**2) * part
@@ -141,16 +141,19 @@ def _fit(scale: Scale, groups: Indices, rows: Floats, values: Floats, noise: flo
 
 
 @cache
-def _scikit_learn() -> tuple[Any, Any]:
-    """scikit-learn, imported late."""
+def scikit_learn() -> tuple[Any, Any, Any]:
+    """scikit-learn's Gaussian processes, their kernels and linear models, imported late."""
     try:
-        from sklearn import gaussian_process  # pyright: ignore[reportMissingTypeStubs]
+        from sklearn import (  # pyright: ignore[reportMissingTypeStubs]
+            gaussian_process,
+            linear_model,
+        )
         from sklearn.gaussian_process import kernels  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
         raise DistirError(
             "this sampler needs scikit-learn; try: pip install scikit-learn"
         ) from error
-    return gaussian_process, kernels
+    return gaussian_process, kernels, linear_model
 
 
-__all__ = ["Estimate", "Residual", "below", "improvement", "log_below"]
+__all__ = ["Estimate", "Residual", "below", "improvement", "log_below", "scikit_learn"]
