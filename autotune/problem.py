@@ -16,9 +16,9 @@ from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective, ObjectiveFunction
 from autotune.objectives.simulator import Simulates, simulated, simulated_many
 from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, takes
-from distir.errors import DistirError
+from distir.errors import DistirError, UnknownNameError
 from distir.factoring import divisors
-from distir.metrics import find_metric, memory_use, missing_needs, peak_memory_bytes
+from distir.metrics import METRICS, find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.rules import hosts_are_known
 from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
 from distir.units import percent
@@ -83,8 +83,11 @@ class Problem:
         metric: str | None = None,
         direction: str | None = None,
     ) -> Objective:
-        """An objective over this problem's simulator; see `load_objective`."""
-        simulator = self._telling(spec) if isinstance(spec, str) else self.simulator
+        """An objective over this problem's simulator; see `load_objective`. Raises `DistirError`
+        for a metric that the simulator does not give."""
+        simulator = self.simulator
+        if isinstance(spec, str):
+            simulator = self._telling(self._simulated_metric(spec, metric))
         return load_objective(
             spec,
             simulated(simulator, self.memory_bytes),
@@ -95,6 +98,17 @@ class Problem:
             else simulated_many(simulator, self.memory_bytes),
             plan_of=getattr(simulator, "plan", None),
         )
+
+    def _simulated_metric(self, spec: str, metric: str | None) -> str:
+        """The metric that is asked for by an objective's name and a metric's: of a plug-in nothing
+        is known before it is called, so that it stands for itself."""
+        if metric is None or find_metric(spec) is None:
+            return spec
+        from distir.simulation import Simulator
+
+        if isinstance(self.simulator, Simulator) and find_metric(metric) is None:
+            raise UnknownNameError("metric", metric, METRICS.names())
+        return metric
 
     def _telling(self, spec: str) -> Simulates:
         """The simulator, so that it tells the metric that is asked for. Raises `DistirError` if

@@ -97,11 +97,13 @@ def distribution_space(
     (a name in `SPACES`, a YAML file or what it says) lets vary. `lists` makes the axis lists of
     spaces that leave them to the model; `hardware` are rules of the devices at hand.
 
-    Raises `SpaceError` for these if the model has nothing to split.
+    Raises `SpaceError` for these if the model has nothing to split, and for lists of axes that the
+    model does not have.
     """
     chosen = _for(workload, space if isinstance(space, Searched) else searched(space))
     rules = (degrees_fill(devices).of(workload), *hardware, *rules_of(workload))
     domains = _Domains(workload, devices, chosen)
+    domains.check_axes()
     if domains.generates_lists:
         domains = replace(domains, lists=_able(lists))
     return SearchSpace(_dimensions(domains), rules)
@@ -192,6 +194,16 @@ class _Domains:
         return self.workload.mode == "training"
 
     # --- axis lists -------------------------------------------------------------------------------
+
+    def check_axes(self) -> None:
+        """Raises `SpaceError` if a list names an axis that the model does not have: no strategy has
+        it, and there would be no word of it."""
+        for text in self.axes():
+            lists = parse_lists(text)
+            stated = {user: own for user, own in lists.items() if own != GENERATED}
+            reason = self.workload.explain_lists(Strategy(axes=format_lists(stated)))
+            if reason is not None:
+                raise SpaceError(f"axes: {reason}")
 
     @property
     def generates_lists(self) -> bool:

@@ -45,7 +45,7 @@ def add_overwrite_option(group: Any) -> None:
     group.add_argument(
         "--overwrite",
         action="store_true",
-        default=False,
+        default=SUPPRESS,
         help="write into a folder that has files already",
     )
 
@@ -61,7 +61,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
         target = TARGETS.get(arguments.target)
         if folder is not None:
-            check_folder(folder, arguments.overwrite)
+            check_folder(folder, arguments)
+        elif hasattr(arguments, "overwrite"):
+            raise DistirError("--overwrite is about the folder of --to; state one, or leave it out")
         problem = problem_with(arguments, strategy)
         done = launched(problem, target, strategy)
     if folder is not None:
@@ -99,7 +101,7 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--search-all",
         action="store_true",
-        default=False,
+        default=SUPPRESS,
         help="with --launch, search also what the framework cannot state",
     )
     add_overwrite_option(group)
@@ -145,7 +147,8 @@ class LaunchAsked:
         if not done.as_run.feasible:
             note(
                 f"as {self.target.name} runs it, it does not fit in memory: README.md there says "
-                f"why; autotune launch --target {self.target.name} tells of other plans",
+                f"what it does otherwise; autotune launch --target {self.target.name} tells of "
+                "other plans",
                 is_error=True,
             )
         return done
@@ -155,6 +158,9 @@ def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:
     """What `--launch` says. Raises `DistirError` if it cannot be done."""
     asked: str | None = getattr(arguments, "launch", None)
     if asked is None:
+        for option in ("search-all", "overwrite"):
+            if hasattr(arguments, option.replace("-", "_")):
+                raise DistirError(f"--{option} is about --launch; state that, or leave it out")
         return None
     from autotune.launch import TARGETS
 
@@ -162,15 +168,16 @@ def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:
     if not colon or not folder:
         raise DistirError(f"--launch {asked}: expected T:DIR, such as megatron:out/")
     target = TARGETS.get(name)
-    check_folder(folder, arguments.overwrite)
-    return LaunchAsked(target, folder, arguments.search_all)
+    check_folder(folder, arguments)
+    return LaunchAsked(target, folder, hasattr(arguments, "search_all"))
 
 
-def check_folder(folder: str, overwrite: bool) -> None:
-    """Raises before the work is done if a folder cannot be written, or has files already."""
+def check_folder(folder: str, arguments: argparse.Namespace) -> None:
+    """Raises before the work is done if a folder cannot be written, or has files already and the
+    arguments do not say `--overwrite`."""
     path = Path(folder)
     if is_folder(path):
-        if any(path.iterdir()) and not overwrite:
+        if any(path.iterdir()) and not hasattr(arguments, "overwrite"):
             raise DistirError(
                 f"{folder} has files already; name an empty folder, or write into it by --overwrite"
             )

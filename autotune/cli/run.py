@@ -239,6 +239,12 @@ def _write_best(arguments: argparse.Namespace, problem: Problem, result: TuneRes
 
 def _tracker(arguments: argparse.Namespace, launch: LaunchAsked | None) -> Tracker | None:
     if hasattr(arguments, "no_tracking"):
+        for option in ("tracking_uri", "experiment"):
+            if hasattr(arguments, option):
+                raise DistirError(
+                    f"--no-tracking records nothing, and --{option.replace('_', '-')} says where; "
+                    "leave one of them out"
+                )
         return None
     from autotune.durable.optuna_storage import shown_url
     from autotune.trackers.followed import absolute

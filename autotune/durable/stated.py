@@ -23,6 +23,8 @@ GOAL = ("objective", "metric", "direction", "objectives")
 MOVABLE = ("model", "objective", "cluster", "device", "stack", "space", "sampler")
 """Arguments that may be files, and may lie elsewhere when somebody else works on the study."""
 FORMAT = 1
+RETRIES = 1
+"""How often a strategy is tried again whose worker died, if nobody says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class Kept:
     """Its name there."""
     resume: bool = False
     """Whether to go on with a study that is there."""
-    retries: int = 1
+    retries: int = RETRIES
     """How often a strategy is tried again whose worker died."""
     heartbeat: float = SILENCE_SECONDS
     """Seconds of silence after which a worker counts as dead."""
@@ -47,7 +49,13 @@ class Kept:
 
     def __post_init__(self) -> None:
         if self.storage is None:
-            asked_for = {"study": self.study, "resume": self.resume, "workers": self.workers > 1}
+            asked_for = {
+                "study": self.study,
+                "resume": self.resume,
+                "workers": self.workers > 1,
+                "retries": self.retries != RETRIES,
+                "heartbeat": self.heartbeat != SILENCE_SECONDS,
+            }
             for option, asked in asked_for.items():
                 if asked:
                     raise DistirError(

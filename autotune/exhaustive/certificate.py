@@ -11,6 +11,9 @@ from autotune.objectives.costs import regret
 from autotune.problem import Problem
 from autotune.study.trial import Trial
 
+UNFIT = "does not fit"
+"""What strategies are ruled out for that need more memory than there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
@@ -39,6 +42,16 @@ class Certificate:
     """What is bounded."""
     layouts: tuple[Trial, ...] = field(default=(), repr=False)
     """Of the evaluated trials the best of each layout, best first."""
+
+    @property
+    def too_large(self) -> Mapping[str, int]:
+        """Strategies that were not evaluated because they do not fit, by what says so."""
+        start = f"{UNFIT}: "
+        return {
+            said.removeprefix(start): count
+            for said, count in self.ruled_out.items()
+            if said.startswith(start)
+        }
 
     @property
     def best(self) -> Trial | None:

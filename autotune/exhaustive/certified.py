@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.exhaustive.certificate import Certificate
+from autotune.exhaustive.certificate import UNFIT, Certificate
 from autotune.exhaustive.chunks import evaluated_chunk
 from autotune.exhaustive.collect import MEMORY, TIME, Collector
 from autotune.exhaustive.first_look import first_look
@@ -438,7 +438,7 @@ class _Search:
         by_size = too_large | (self.metric == MEMORY)
         reasons = np.where(by_size, part.bounds.filled_by, part.bounds.slowed_by)
         verbs = np.where(too_large, 0, np.where(by_size, 1, 2))
-        for verb, said in enumerate(("does not fit", "holds more", "takes longer")):
+        for verb, said in enumerate((UNFIT, "holds more", "takes longer")):
             counts = np.bincount(reasons[verbs == verb], part.leaves[verbs == verb])
             for reason in np.flatnonzero(counts):
                 self.ruled_out[f"{said}: {REASONS[reason]}"] += int(counts[reason])

@@ -20,10 +20,12 @@ class Prediction:
     """What the fullest device holds in tensors, and what the software reserves."""
     device_bytes: float
     fits: bool
+    """Whether that is there."""
     band: float
     """The relative standard deviation of measured times around predicted ones."""
     as_run_seconds: float
     as_run_bytes: float
+    as_run_fits: bool
     stack: str
     """The software stack that was simulated first."""
 
@@ -76,7 +78,7 @@ def readme(
         f"{predicted}, {room} on the fullest device.",
         f"As {target.name} runs it, with the stack {target.stack} and what is approximated: {run}.",
         "",
-        *_unfit(prediction),
+        *_unfit(target, prediction),
         "## Start",
         "",
         "```",
@@ -92,10 +94,13 @@ def readme(
     return "\n".join(lines) + "\n"
 
 
-def _unfit(prediction: Prediction) -> list[str]:
-    if prediction.fits:
+def _unfit(target: Target, prediction: Prediction) -> list[str]:
+    if not prediction.fits:
+        return ["**It does not fit in memory.**", ""]
+    if prediction.as_run_fits:
         return []
-    return ["**It does not fit in memory.**", ""]
+    held, there = (short_bytes(n) for n in (prediction.as_run_bytes, prediction.device_bytes))
+    return [f"**As {target.name} runs it, it does not fit in memory**: {held} of {there}.", ""]
 
 
 def written_command(launch: Launch) -> str:

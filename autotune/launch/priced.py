@@ -49,10 +49,11 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
         seconds=result.metrics[iteration_seconds.name],
         memory_bytes=_held(result),
         device_bytes=problem.memory_bytes,
-        fits=result.feasible and run.feasible,
+        fits=result.feasible,
         band=result.band.relative,
         as_run_seconds=run.metrics[iteration_seconds.name],
         as_run_bytes=_held(run),
+        as_run_fits=run.feasible,
         stack=simulator.cost.stack.name,
     )
     return Launched(

@@ -54,8 +54,11 @@ def load_objective(
         return as_objective(spec, str(name), simulate=simulate, metric=metric, direction=direction)
     known = find_metric(spec)
     if known is not None:
-        objective = simulator_objective(known, simulate, simulate_many)
-        objective.metric = metric or objective.metric
+        # Another metric has its own direction; one that distir does not know is left to be found.
+        other = known if metric is None else find_metric(metric)
+        objective = simulator_objective(other or known, simulate, simulate_many)
+        if other is None and metric is not None:
+            objective.metric = metric
         objective.direction = direction or objective.direction
         return objective
     if spec == MEASURED and plan_of is not None:

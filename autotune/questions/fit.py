@@ -10,17 +10,20 @@ search, whose memory bounds tell quickly where nothing fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from typing import Any, Literal, get_args
 
 from autotune.exhaustive.certified import certify
 from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
+from autotune.study.trial import Trial
 from distir.errors import DistirError
 from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS
 from distir.metrics import peak_memory_bytes
 from distir.strategy import AUTO, Strategy
+from distir.units import short_bytes
 from distir.workload import Workload
 
 Size = Literal["batch", "sequence", "layers", "devices"]
@@ -30,7 +33,7 @@ _SAYS: Mapping[Size, str] = {
     "batch": "The largest batch that fits has {} samples",
     "sequence": "The longest sequence that fits has {} tokens",
     "layers": "The deepest model that fits has {} layers",
-    "devices": "The fewest devices that are enough are {}",
+    "devices": "The fewest devices that are enough, of the numbers tried, are {}",
 }
 
 TOKENS_STEP = 128
@@ -43,6 +46,10 @@ batch for some samples."""
 
 MOST_FEWEST_DEVICES = 1 << 16
 """The largest number of devices that is tried where nothing fits."""
+
+BETWEEN = 4
+"""Between two powers of two, numbers of devices are tried that are apart by this fraction (1 / n)
+of the smaller one: 8, 10, 12, 14, 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,8 @@ class Fit:
         if self.size is None or self.strategy is None:
             return f"Nothing fits: {self.limited_by}"
         found = _SAYS[self.what].format(f"{self.size:,}")
-        return f"{found}, by {self.strategy.label}. Beyond that: {self.limited_by}"
+        beyond = "Fewer" if self.what == "devices" else "Beyond that"
+        return f"{found}, by {self.strategy.label}. {beyond}: {self.limited_by}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -111,6 +119,8 @@ class _Sizes:
     """What there is to say about sizes with more steps."""
     in_multiples: bool = False
     """Whether a plan of the first possible size is one of its multiples, too, and of no other."""
+    first: Sequence[int] = ()
+    """The steps to try first, where the fewest are looked for: those between two of them, then."""
 
     def possible(self) -> _Sizes:
         """These sizes from the first one on of which there is a plan, as far as that is found."""
@@ -148,15 +158,24 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
             tried[step] = known or _tried(sizes, size)
         return tried[step]
 
-    best = _first(at, sizes.steps) if fewest else _last(at, sizes.steps, fitting)
+    best = _first(at, sizes.first) if fewest else _last(at, sizes.steps, fitting)
     if best is None:
         last = at(sizes.steps if fewest else 1)
         if last.refused and strategy is None:
             raise DistirError(last.reason)
         return Fit(what, None, None, last.reason, _ordered(tried))
-    beyond = best - 1 if fewest else best + 1
-    limit = at(beyond).reason if 1 <= beyond <= sizes.steps else sizes.end
+    if fewest:
+        limit = _limit_below(tried, best, sizes)
+    else:
+        limit = at(best + 1).reason if best < sizes.steps else sizes.end
     return Fit(what, at(best).size, at(best).strategy, limit, _ordered(tried))
+
+
+def _limit_below(tried: Mapping[int, Tried], best: int, sizes: _Sizes) -> str:
+    """Why fewer are not enough: of what was tried, the most of which there are plans."""
+    below = [each for step, each in sorted(tried.items()) if step < best]
+    planned = [each for each in below if not each.refused] or below
+    return f"with {planned[-1].size:,}, {planned[-1].reason}" if planned else sizes.end
 
 
 def _ordered(tried: Mapping[int, Tried]) -> tuple[Tried, ...]:
@@ -206,9 +225,16 @@ def _full_at(at: Callable[[int], Tried], low: int, high: int) -> int | None:
     return low + int((1 - least) / (most - least) * (high - low))
 
 
-def _first(at: Callable[[int], Tried], steps: int) -> int | None:
-    """The first step that fits."""
-    return next((step for step in range(1, steps + 1) if at(step).strategy is not None), None)
+def _first(at: Callable[[int], Tried], steps: Sequence[int]) -> int | None:
+    """The first step that fits, of some steps and of those between the first of these that fits and
+    the one before it."""
+    tried = (place for place, step in enumerate(steps) if at(step).strategy is not None)
+    enough = next(tried, None)
+    if enough is None:
+        return None
+    before = steps[enough - 1] if enough else 0
+    between = range(before + 1, steps[enough] + 1)
+    return next(step for step in between if at(step).strategy is not None)
 
 
 def _tried(sizes: _Sizes, size: int) -> Tried:
@@ -229,11 +255,24 @@ def _of_space(problem: Problem, size: int) -> Tried:
         raise KeyboardInterrupt
     if found.best is not None:
         return Tried(size, found.best.strategy, "")
-    closest = found.closest
-    if closest is None:
-        return Tried(size, None, "no strategy of the space applies")
-    reason = closest.evaluation.reason or "it does not fit"
-    return Tried(size, None, f"{closest.strategy.label} misses by least: {reason}")
+    if not found.space_size:
+        return Tried(size, None, "no strategy of the space applies", refused=True)
+    if found.closest is not None:
+        others = "" if found.evaluated == found.space_size else " of those that bounds leave"
+        return Tried(size, None, f"{_missed(problem, found.closest)}, the least{others}")
+    counts = found.too_large
+    most = max(counts, key=lambda each: counts[each])
+    return Tried(
+        size, None, f"none of {found.space_size:,} strategies fits: too much memory for {most}"
+    )
+
+
+def _missed(problem: Problem, trial: Trial) -> str:
+    """What a strategy needs that does not fit."""
+    evaluation = trial.evaluation
+    needed = short_bytes(float(needed_bytes(evaluation.metrics)))
+    reason = evaluation.reason or f"needs {needed} of {short_bytes(problem.memory_bytes)}"
+    return f"{trial.strategy.label} {reason}"
 
 
 def _changed(problem: Problem, **changes: Any) -> Problem:
@@ -294,12 +333,20 @@ def _layers(problem: Problem, strategy: Strategy | None) -> _Sizes:
 
 def _devices(problem: Problem, strategy: Strategy | None) -> _Sizes:
     share = strategy.devices // strategy.dp if strategy else 1
+    counts = [
+        each
+        for power in takewhile(
+            lambda n: n <= MOST_FEWEST_DEVICES // share, (1 << n for n in count())
+        )
+        for each in range(power, 2 * power, max(1, power // BETWEEN))
+    ]
     return _Sizes(
-        (MOST_FEWEST_DEVICES // share).bit_length(),
-        lambda step: share << (step - 1),
+        len(counts),
+        lambda step: share * counts[step - 1],
         lambda size: _changed(problem, devices=size, batch_size=problem.batch_size),
         lambda size: strategy and replace(strategy, dp=size // share),
         "there are no fewer",
+        first=[step for step, each in enumerate(counts, 1) if not each & (each - 1)],
     )
 
 

@@ -425,6 +425,21 @@ def test_wrong_combinations_are_refused(
     assert words in refused(capsys, "simulate", "--model", "toy", *arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--overwrite",), "--overwrite is about --launch"),
+        (("--search-all",), "--search-all is about --launch"),
+        (("--no-tracking", "--experiment", "mine"), "--experiment says where"),
+        (("--no-tracking", "--tracking-uri", "sqlite:///x"), "--tracking-uri says where"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in refused(capsys, "run", "--model", "toy", *arguments)
+
+
 @pytest.mark.parametrize("command", ["grid", "run", "compare"])
 def test_the_space_is_chosen(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -149,6 +149,25 @@ def test_what_does_not_fit_at_all_is_said_with_its_reason() -> None:
     assert "out of memory" in found.sentence
 
 
+def test_numbers_of_devices_between_powers_of_two_are_tried(problem: Problem) -> None:
+    """What 4 devices hold and 2 do not may need 3."""
+    found = fit(problem, "devices", Strategy(dp=8, zero=3, recompute="full"))
+    sizes = [each.size for each in found.tried]
+    assert found.size is not None
+    assert max(sizes) < 2 * found.size
+    held = {each.size for each in found.tried if each.strategy is not None}
+    assert found.size == min(held)
+    assert any(size & (size - 1) for size in sizes)
+
+
+def test_a_space_in_which_nothing_fits_is_not_said_to_be_empty() -> None:
+    large = load_problem("gpt3-175B", devices=2, batch_size=8, space="small")
+    assert large.space.count()
+    found = fit(large, "batch")
+    assert found.size is None
+    assert "strategies fits: too much memory for the model's state" in found.sentence
+
+
 def test_what_cannot_be_varied_is_refused() -> None:
     layers = load_problem("mlp-2x8", devices=4)
     with pytest.raises(DistirError, match="no sequence"):
@@ -164,7 +183,9 @@ def test_the_command_line_says_how_much_fits(capsys: pytest.CaptureFixture[str])
     assert found["size"] > 0
     assert found["strategy"]["dp"] == 8
     assert main(["run", *own[:4], "--devices", "8", "--space", "small", "--fit", "devices"]) == 0
-    assert "The fewest devices that are enough are" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The fewest devices that are enough, of the numbers tried, are" in said
+    assert "Fewer: with" in said
     assert set(SIZES) == {"batch", "sequence", "layers", "devices"}
 
 

@@ -196,10 +196,17 @@ def test_a_plugin_goes_the_same_way_strategy_by_strategy() -> None:
 
 def test_an_unknown_metric_fails_every_strategy_with_the_reason() -> None:
     problem = toy_problem()
-    grid = evaluate_grid(problem.space, problem.objective("throughput", metric="speed"))
+    grid = evaluate_grid(problem.space, problem.objective(problem.simulate, metric="speed"))
     (reason,) = grid.failures
     assert "gave no metric 'speed'; it gave iteration_seconds" in reason
     assert grid.failed + (grid.evaluated - grid.failed - grid.feasible) == grid.evaluated
+
+
+def test_a_metric_that_the_simulator_does_not_give_is_refused() -> None:
+    problem = load_problem("mlp-2x8", devices=4)
+    with pytest.raises(DistirError, match="unknown metric 'speed'"):
+        problem.objective("throughput", metric="speed")
+    assert not problem.objective("throughput", metric="iteration_seconds").maximize
 
 
 def test_an_interrupt_keeps_what_was_evaluated() -> None:

@@ -20,6 +20,7 @@ PREDICTION = Prediction(
     band=0.1,
     as_run_seconds=11.0,
     as_run_bytes=61.0 * (1 << 30),
+    as_run_fits=True,
     stack="fsdp-compiled",
 )
 """The same for all, so that golden files are about options and not about times."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from distir.plan import Planner
 from distir.plan import chains as placing
 from distir.plan.axis_lists import AxisLists
 from distir.strategy import format_lists
+from search_spaces import SpaceError
 from tests.slow import shares
 
 pytestmark = pytest.mark.not_quick
@@ -196,3 +198,9 @@ def test_a_model_without_axes_to_split_is_told_in_one_line(
         "autotune: error: axes: auto finds nothing to split: the model has no axis but that of its "
         "samples; leave it out"
     )
+
+
+@pytest.mark.parametrize("lists", [["tp=hidden", "tp=feet"], [{"cp": ["feet"]}]])
+def test_a_space_with_axes_that_the_model_does_not_have_is_refused(lists: list[Any]) -> None:
+    with pytest.raises(SpaceError, match="axes: unknown axis 'feet'; the model's axes are"):
+        load_problem("mlp-2x8", devices=4, space={"axes": lists})

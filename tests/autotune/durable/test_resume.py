@@ -65,6 +65,8 @@ def test_only_the_study_that_was_begun_is_resumed(searches: Searches) -> None:
     [
         (("--resume",), "--resume needs --storage"),
         (("--study", "mine"), "--study needs --storage"),
+        (("--retries", "2"), "--retries needs --storage"),
+        (("--heartbeat", "5s"), "--heartbeat needs --storage"),
         (("--storage", "sqlite:///study.db"), "--storage needs --study"),
         (("--storage", "study.db", "--study", "mine"), "expected sqlite:///FILE"),
         (("--storage", "sqlite:////not/there/study.db", "--study", "mine"), "cannot be opened"),
