@@ -206,7 +206,8 @@ def _searched(result: TuneResult) -> str:
 
 def _stopped(result: TuneResult) -> Iterator[str]:
     """Why the search ended, where that says more than that its trials are made."""
-    if result.stopped is not None and result.stopped.reason in ("timeout", "stop-within"):
+    said = ("timeout", "stop-within", *(("sampler",) if result.error is None else ()))
+    if result.stopped is not None and result.stopped.reason in said:
         yield f"The search ended because {result.stopped.words}."
 
 

@@ -64,6 +64,11 @@ class BoundedSampler:
         self._close(strategy)
         return strategy
 
+    @property
+    def ended_because(self) -> str:
+        """Why nothing more is proposed."""
+        return "bounds leave nothing that could be better"
+
     def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
         """Learns that a strategy was tried; bounds say nothing of a cost alone."""
         self._close(strategy)

@@ -87,6 +87,16 @@ class Predicts(Protocol):
         ...
 
 
+@runtime_checkable
+class SaysWhyItEnds(Protocol):
+    """A sampler may also say why it proposes nothing more before the space is tried."""
+
+    @property
+    def ended_because(self) -> str:
+        """The reason, in words that follow `because`."""
+        ...
+
+
 class SamplerFactory(Protocol):
     """Makes a sampler; the same seed makes the same proposals."""
 

@@ -13,7 +13,7 @@ from functools import partial
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
 from autotune.objectives.reporting import nobody
-from autotune.samplers.sampler import Outcome, Sampler, tell
+from autotune.samplers.sampler import Outcome, Sampler, SaysWhyItEnds, tell
 from autotune.study.ledger import Ledger, LedgerEntry, LedgerError, MemoryLedger
 from autotune.study.trial import Trial, best_of
 from distir.errors import DistirError
@@ -116,7 +116,7 @@ class Study:
                 elif self._taken:
                     self.ledger.wait()
                 else:
-                    self.stopped = Stopped("sampler", "the sampler proposes nothing more")
+                    self.stopped = Stopped("sampler", _ended_because(self.sampler))
                     return
                 self.catch_up(on_trial)
         except KeyboardInterrupt:
@@ -316,3 +316,11 @@ def evaluate(objective: Objective, measure: Measure, strategy: Strategy, number:
     if not evaluation.failed:
         evaluation = replace(evaluation, output={})  # what is of use where something went wrong
     return Trial(number, strategy, evaluation, objective.cost(evaluation), started, seconds)
+
+
+def _ended_because(sampler: Sampler) -> str:
+    """Why a sampler proposes nothing more."""
+    with blaming_the_sampler("ended_because"):
+        if isinstance(sampler, SaysWhyItEnds):
+            return str(sampler.ended_because)
+    return "the sampler proposes nothing more"

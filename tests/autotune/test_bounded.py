@@ -14,6 +14,8 @@ from autotune.problem import Problem, load_problem
 from autotune.prospects import bounded_pool
 from autotune.prospects.bounded_pool import BoundedPool
 from autotune.prospects.prospects import ProblemProspects
+from autotune.rendering import as_text
+from autotune.reports.study import study_report
 from autotune.samplers import load_sampler
 from autotune.samplers.bounded import BoundedSampler
 from autotune.samplers.expectation import Expectation
@@ -245,3 +247,13 @@ def test_tpe_tries_nothing_twice_and_nothing_that_bounds_rule_out() -> None:
     tried = [trial.strategy for trial in study.trials]
     assert len(tried) == len(set(tried)) > 0
     assert not hopeless.intersection(tried)
+
+
+def test_a_search_that_bounds_end_says_so() -> None:
+    problem = load_problem("gpt2", devices=4, space="small")
+    found = solve(problem, Search(trials=30, sampler="bounds", compare_grid=False))
+    assert found.best is not None
+    assert len(found.trials) < 30
+    assert found.stopped is not None
+    assert found.stopped.reason == "sampler"
+    assert "bounds leave nothing that could be better" in as_text(study_report(found))

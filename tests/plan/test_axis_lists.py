@@ -200,7 +200,7 @@ def test_a_model_without_axes_to_split_is_told_in_one_line(
     )
 
 
-@pytest.mark.parametrize("lists", [["tp=hidden", "tp=feet"], [{"cp": ["feet"]}]])
+@pytest.mark.parametrize("lists", [["tp=ffn", "tp=feet"], [{"cp": ["feet"]}]])
 def test_a_space_with_axes_that_the_model_does_not_have_is_refused(lists: list[Any]) -> None:
     with pytest.raises(SpaceError, match="axes: unknown axis 'feet'; the model's axes are"):
         load_problem("mlp-2x8", devices=4, space={"axes": lists})
