@@ -74,6 +74,13 @@ class Fields:
         """A whole number."""
         return self._get(name, int, "a whole number", default)
 
+    def count(self, name: str, default: int | None = None) -> int:
+        """A whole number of at least 1. The default may be 0, for what is decided elsewhere."""
+        value = self.integer(name, default)
+        if value < 1 and self._values.get(name) is not None:
+            raise self.error(f"field {name!r} is {value}; expected a whole number of at least 1")
+        return value
+
     def number(self, name: str, default: float | None = None) -> float:
         """A number."""
         value = self._values.get(name)
@@ -127,12 +134,12 @@ class Fields:
 def _gpt2(name: str, fields: Fields) -> TransformerConfig:
     config = TransformerConfig(
         name=name,
-        layers=fields.integer("n_layer"),
-        hidden=fields.integer("n_embd"),
-        heads=fields.integer("n_head"),
-        ffn=fields.integer("n_inner", 0),
-        vocabulary=fields.integer("vocab_size"),
-        sequence_length=fields.integer("n_positions"),
+        layers=fields.count("n_layer"),
+        hidden=fields.count("n_embd"),
+        heads=fields.count("n_head"),
+        ffn=fields.count("n_inner", 0),
+        vocabulary=fields.count("vocab_size"),
+        sequence_length=fields.count("n_positions"),
         norm_epsilon=fields.number("layer_norm_epsilon", 1e-5),
         activation=fields.activation("activation_function", "gelu_new"),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
@@ -143,17 +150,17 @@ def _gpt2(name: str, fields: Fields) -> TransformerConfig:
 @MODEL_TYPES.register("llama")
 @MODEL_TYPES.register("mistral")
 def _llama(name: str, fields: Fields) -> TransformerConfig:
-    heads = fields.integer("num_attention_heads")
+    heads = fields.count("num_attention_heads")
     base = llama_config(
         name,
-        layers=fields.integer("num_hidden_layers"),
-        hidden=fields.integer("hidden_size"),
+        layers=fields.count("num_hidden_layers"),
+        hidden=fields.count("hidden_size"),
         heads=heads,
-        kv_heads=fields.integer("num_key_value_heads", heads),
-        head_dim=fields.integer("head_dim", 0),
-        ffn=fields.integer("intermediate_size"),
-        vocabulary=fields.integer("vocab_size"),
-        sequence_length=fields.integer("max_position_embeddings"),
+        kv_heads=fields.count("num_key_value_heads", heads),
+        head_dim=fields.count("head_dim", 0),
+        ffn=fields.count("intermediate_size"),
+        vocabulary=fields.count("vocab_size"),
+        sequence_length=fields.count("max_position_embeddings"),
     )
     bias = fields.flag("attention_bias", False)
     return replace(
@@ -165,6 +172,7 @@ def _llama(name: str, fields: Fields) -> TransformerConfig:
         output_bias=bias,
         ffn_bias=fields.flag("mlp_bias", False),
         tied_embeddings=fields.flag("tie_word_embeddings", False),
+        attention_dropout=fields.number("attention_dropout", 0.0) or None,
         notes=_window_notes(fields),
     )
 
@@ -184,9 +192,9 @@ def _mixtral(name: str, fields: Fields) -> TransformerConfig:
     return replace(
         _llama(name, fields),
         experts=Experts(
-            count=fields.integer("num_local_experts"),
-            top_k=fields.integer("num_experts_per_tok"),
-            ffn=fields.integer("intermediate_size"),
+            count=fields.count("num_local_experts"),
+            top_k=fields.count("num_experts_per_tok"),
+            ffn=fields.count("intermediate_size"),
         ),
     )
 
@@ -195,7 +203,7 @@ def _mixtral(name: str, fields: Fields) -> TransformerConfig:
 def _qwen2_moe(name: str, fields: Fields) -> TransformerConfig:
     experts = replace(
         _qwen_experts(fields),
-        shared_ffn=fields.integer("shared_expert_intermediate_size"),
+        shared_ffn=fields.count("shared_expert_intermediate_size"),
         shared_gate=True,
     )
     return replace(_llama(name, fields), qkv_bias=True, experts=experts)
@@ -213,9 +221,9 @@ def _qwen_experts(fields: Fields) -> Experts:
             "not supported; an ONNX export of the model works"
         )
     return Experts(
-        count=fields.integer("num_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        ffn=fields.integer("moe_intermediate_size"),
+        count=fields.count("num_experts"),
+        top_k=fields.count("num_experts_per_tok"),
+        ffn=fields.count("moe_intermediate_size"),
         normalized=fields.flag("norm_topk_prob", False),
     )
 
@@ -228,10 +236,10 @@ def _deepseek(name: str, fields: Fields) -> TransformerConfig:
     base = _llama(name, fields)
     corrected = fields.text("topk_method", "") == "noaux_tc"
     grouped = corrected or fields.text("topk_method", "") == "group_limited_greedy"
-    width = fields.integer("moe_intermediate_size")
+    width = fields.count("moe_intermediate_size")
     experts = Experts(
-        count=fields.integer("n_routed_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
+        count=fields.count("n_routed_experts"),
+        top_k=fields.count("num_experts_per_tok"),
         ffn=width,
         scoring="sigmoid" if fields.text("scoring_func", "softmax") == "sigmoid" else "softmax",
         normalized=fields.flag("norm_topk_prob", False),
@@ -239,16 +247,16 @@ def _deepseek(name: str, fields: Fields) -> TransformerConfig:
         corrected=corrected,
         shared_ffn=width * fields.integer("n_shared_experts", 0),
         dense_layers=fields.integer("first_k_dense_replace", 0),
-        groups=fields.integer("n_group", 1) if grouped else 1,
-        chosen_groups=fields.integer("topk_group", 1) if grouped else 1,
+        groups=fields.count("n_group", 1) if grouped else 1,
+        chosen_groups=fields.count("topk_group", 1) if grouped else 1,
         group_best=2 if corrected else 1,
     )
     latent = Latent(
         query_rank=fields.integer("q_lora_rank", 0),
-        key_rank=fields.integer("kv_lora_rank"),
-        plain_dim=fields.integer("qk_nope_head_dim"),
-        rotary_dim=fields.integer("qk_rope_head_dim"),
-        value_dim=fields.integer("v_head_dim"),
+        key_rank=fields.count("kv_lora_rank"),
+        plain_dim=fields.count("qk_nope_head_dim"),
+        rotary_dim=fields.count("qk_rope_head_dim"),
+        value_dim=fields.count("v_head_dim"),
     )
     notes: list[str] = []
     if fields.integer("num_nextn_predict_layers", 0):
@@ -261,12 +269,12 @@ def _gpt_neox(name: str, fields: Fields) -> TransformerConfig:
     bias = fields.flag("attention_bias", True)
     config = TransformerConfig(
         name=name,
-        layers=fields.integer("num_hidden_layers"),
-        hidden=fields.integer("hidden_size"),
-        heads=fields.integer("num_attention_heads"),
-        ffn=fields.integer("intermediate_size"),
-        vocabulary=fields.integer("vocab_size"),
-        sequence_length=fields.integer("max_position_embeddings"),
+        layers=fields.count("num_hidden_layers"),
+        hidden=fields.count("hidden_size"),
+        heads=fields.count("num_attention_heads"),
+        ffn=fields.count("intermediate_size"),
+        vocabulary=fields.count("vocab_size"),
+        sequence_length=fields.count("max_position_embeddings"),
         norm_epsilon=fields.number("layer_norm_eps", 1e-5),
         parallel=fields.flag("use_parallel_residual", True),
         learned_positions=False,
@@ -282,8 +290,8 @@ def _gpt_neox(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("opt")
 def _opt(name: str, fields: Fields) -> TransformerConfig:
-    hidden = fields.integer("hidden_size")
-    embedded = fields.integer("word_embed_proj_dim", hidden)
+    hidden = fields.count("hidden_size")
+    embedded = fields.count("word_embed_proj_dim", hidden)
     if embedded != hidden:
         raise fields.error(
             f"word_embed_proj_dim ({embedded}) differs from hidden_size ({hidden}), which is not "
@@ -292,12 +300,12 @@ def _opt(name: str, fields: Fields) -> TransformerConfig:
     bias = fields.flag("enable_bias", True)
     config = TransformerConfig(
         name=name,
-        layers=fields.integer("num_hidden_layers"),
+        layers=fields.count("num_hidden_layers"),
         hidden=hidden,
-        heads=fields.integer("num_attention_heads"),
-        ffn=fields.integer("ffn_dim"),
-        vocabulary=fields.integer("vocab_size"),
-        sequence_length=fields.integer("max_position_embeddings"),
+        heads=fields.count("num_attention_heads"),
+        ffn=fields.count("ffn_dim"),
+        vocabulary=fields.count("vocab_size"),
+        sequence_length=fields.count("max_position_embeddings"),
         position_offset=2,
         norm_first=fields.flag("do_layer_norm_before", True),
         activation=fields.activation("activation_function", "relu"),
@@ -314,15 +322,15 @@ def _opt(name: str, fields: Fields) -> TransformerConfig:
 def _bert(name: str, fields: Fields) -> TransformerConfig:
     base = bert_config(
         name,
-        layers=fields.integer("num_hidden_layers"),
-        hidden=fields.integer("hidden_size"),
-        heads=fields.integer("num_attention_heads"),
-        vocabulary=fields.integer("vocab_size"),
-        sequence_length=fields.integer("max_position_embeddings"),
+        layers=fields.count("num_hidden_layers"),
+        hidden=fields.count("hidden_size"),
+        heads=fields.count("num_attention_heads"),
+        vocabulary=fields.count("vocab_size"),
+        sequence_length=fields.count("max_position_embeddings"),
     )
     config = replace(
         base,
-        ffn=fields.integer("intermediate_size"),
+        ffn=fields.count("intermediate_size"),
         segments=fields.integer("type_vocab_size", 2),
         norm_epsilon=fields.number("layer_norm_eps", 1e-12),
         activation=fields.activation("hidden_act", "gelu"),
