@@ -227,6 +227,15 @@ def model_as_run(
     return replace(loaded, function=change(loaded.function))
 
 
+def _open_length(workload: Workload) -> Iterator[str]:
+    """What is told where nobody says how long a sequence is."""
+    if workload.length_is_open:
+        yield (
+            f"The model leaves the length of its sequence open: it is taken to be "
+            f"{workload.length:,} tokens; --sequence-length states another."
+        )
+
+
 def _several_batches(workload: Workload) -> tuple[str, ...]:
     """What to know of a model whose inputs have samples of their own."""
     program, size = workload.program, workload.batch_size
@@ -342,6 +351,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
             *told,
             *workload.program.function.notes,
             *_several_batches(workload),
+            *_open_length(workload),
             *_left_open(workload, statement.sizes or {}),
             *_of_another_device(stack, hardware),
             *_beyond_measured_runs(simulator.band),

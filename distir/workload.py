@@ -212,11 +212,17 @@ class Workload:
         file's; None for a model without a sequence."""
         if self.sequence_length is not None or self.program.sequence is None:
             return self.sequence_length
-        if self.model.sequence_length is not None or not self._sequence_is_open:
+        if not self.length_is_open:
             return self.model.sequence_length or self.program.sequence.size
         return min(
             DEFAULT_SEQUENCE_LENGTH, self.program.longest_sequence or DEFAULT_SEQUENCE_LENGTH
         )
+
+    @property
+    def length_is_open(self) -> bool:
+        """Whether nobody states how long a sequence is: neither the workload nor its model."""
+        stated = self.sequence_length is not None or self.model.sequence_length is not None
+        return not stated and self.program.sequence is not None and self._sequence_is_open
 
     @property
     def _sequence_is_open(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import shlex
 import signal
@@ -105,6 +106,10 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit status: 0 done, 1 broken off, 2 bad input, 130
     interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            # A sign that the terminal does not have is shown as a question mark.
+            stream.reconfigure(errors="replace")
     try:
         try:
             with _terminated_like_interrupted(), collected_seldom():

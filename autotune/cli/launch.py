@@ -118,7 +118,7 @@ class LaunchAsked:
     def problem(self, arguments: argparse.Namespace) -> Problem:
         """The problem that the arguments state, with a space of what the framework can state."""
         from autotune.launch.better import space_around
-        from autotune.launch.priced import restricted
+        from autotune.launch.priced import check_stated, restricted
         from autotune.problem import load_problem
 
         stated = {**self.target.usual, **given(arguments, ProblemStatement)}
@@ -126,7 +126,10 @@ class LaunchAsked:
         problem = load_problem(**stated)
         told = f"{arguments.space} for {self.target.name}"
         problem = replace(problem, space_name=told, space_options="")
-        return problem if self.search_all else restricted(problem, self.target)
+        if not self.search_all:
+            problem = restricted(problem, self.target)
+        check_stated(problem, self.target)
+        return problem
 
     def of(self, result: TuneResult) -> Launched | None:
         """The launch of the best strategy; None if there is none."""

@@ -167,7 +167,11 @@ def execute(arguments: argparse.Namespace) -> int:
             kept=kept,
             statement=ProblemStatement(**given(arguments, ProblemStatement)),
         )
-        done = None if launch is None else launch.launched(result)
+        done, failed = None, None
+        try:
+            done = None if launch is None else launch.launched(result)
+        except DistirError as error:  # what was found is not lost for it
+            failed = error
         if is_written(arguments):
             _write_best(arguments, problem, result)
     plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
@@ -175,6 +179,8 @@ def execute(arguments: argparse.Namespace) -> int:
     with output.working():  # a report takes a while, in which nothing else should be lost
         launch_command = None if done is None else done.emission.files.command
         write_report(arguments, partial(_page, result), launch_command)
+    if failed is not None:
+        raise failed
     tracking = result.tracking
     if tracking is not None and tracking.error and output.is_json_alone:  # reports say so
         note(f"tracking failed: {tracking.error}; the search is complete", is_error=True)

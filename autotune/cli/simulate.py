@@ -201,6 +201,10 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output(arguments, *files, "report")
     trace: str | None = getattr(arguments, "trace", None)
     if hasattr(arguments, "fit"):
+        if not hasattr(arguments, "model"):
+            raise DistirError(
+                "--fit varies what --model and its options state; --plan fixes it all"
+            )
         with output.working():
             wanted = strategy_of(arguments)
             problem = problem_with(arguments, wanted)

@@ -103,7 +103,7 @@ def certify(
         ruled_out=dict(search.ruled_out.most_common()),
         bounds=search.bounded,
         seconds=time.perf_counter() - clock,
-        closest=found.closest,
+        closest=found.closest_told,
         complete=complete,
         interrupted=interrupted,
         bound=None if complete else search.least_left,

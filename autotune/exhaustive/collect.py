@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,6 +153,14 @@ class Collector:
         trial, known = chunk.trial(index), self.closest
         if known is None or _missed_by(trial) < _missed_by(known):
             self.closest = trial
+
+    @property
+    def closest_told(self) -> Trial | None:
+        """`closest`, with the reason in words: of many strategies at once, none is told."""
+        closest = self.closest
+        if closest is None or closest.evaluation.reason is not None or not self.objective.trusted:
+            return closest
+        return replace(closest, evaluation=self.objective.measure(closest.strategy))
 
     @property
     def best(self) -> Trial | None:

@@ -6,7 +6,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -197,11 +197,6 @@ def grid_of(trials: Sequence[Trial], objective: Objective, top: int = TOP) -> Gr
 def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
     import numpy as np
 
-    closest = found.closest
-    if closest is not None and closest.evaluation.reason is None and found.objective.trusted:
-        # Of many strategies at once, it was not put into words.
-        told = found.objective.measure(closest.strategy)
-        closest = replace(closest, evaluation=told)
     return Grid(
         space_size=space_size,
         evaluated=found.evaluated,
@@ -210,7 +205,7 @@ def _grid(space_size: int, found: Collector, seconds: float) -> Grid:
         front=found.front,
         layouts=found.layouts,
         improvements=tuple(found.improvements),
-        closest=closest,
+        closest=found.closest_told,
         failures=dict(found.failures.most_common()),
         seconds=seconds,
         costs=array("d", np.sort(found.costs).tobytes()),  # a list takes four times as much

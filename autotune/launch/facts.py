@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from distir.factoring import divisors
 from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.transformer import TransformerConfig
@@ -126,10 +127,11 @@ class Launch:
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """Nodes, and devices of each: a node is a unit of the cluster's innermost level."""
-        per_node = self.cluster.devices_per_unit[0]
+        """Nodes, and devices of each: a node is a unit of the cluster's innermost level. All have
+        as many, as launchers expect."""
         used = self.strategy.devices
-        return -(-used // per_node), min(per_node, used)
+        each = max(n for n in divisors(used) if n <= self.cluster.devices_per_unit[0])
+        return used // each, each
 
 
 def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:

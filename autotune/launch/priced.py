@@ -4,6 +4,7 @@ framework can state."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from autotune.launch.emit import Emission, Prediction, emit
@@ -44,7 +45,8 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
     plan = simulator.plan(strategy)
     result = simulator.simulate_plan(plan)
     launch = launch_of(problem, strategy, plan)
-    run, settings = as_run(problem, target, strategy, launch.facts)
+    cuts = launch.facts.get("cuts") if target.states_cuts else None
+    run, settings = as_run(problem, target, strategy, launch.facts, cuts)
     prediction = Prediction(
         seconds=result.metrics[iteration_seconds.name],
         memory_bytes=_held(result),
@@ -66,6 +68,21 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
     )
 
 
+LOOKED_AT = 10_000
+"""Strategies of a space among which one is looked for that is a single stage."""
+
+
+def check_stated(problem: Problem, target: Target) -> None:
+    """Raises `LaunchError` if a framework cannot state what all strategies have in common, the
+    model and the workload: as told by one that is a single stage, if there is one."""
+    rules = target.rules(problem.workload)
+    known = (each for each in islice(problem.space.enumerate(), LOOKED_AT) if each.stages == 1)
+    some = next((each for each in known if explain(rules, each) is None), None)
+    if some is not None:
+        simulator: Any = problem.simulator
+        target.table.write(launch_of(problem, some, simulator.plan(some)).facts)
+
+
 def _held(result: Any) -> float:
     """Bytes that the fullest device needs: tensors, and what the software reserves."""
     metrics = result.metrics
@@ -76,7 +93,7 @@ def as_run(
     problem: Problem, target: Target, strategy: Strategy, facts: Any, cuts: Cuts | None = None
 ) -> tuple[Any, dict[str, Any]]:
     """The result with the framework's own software stack and what it does otherwise, and what that
-    is. `cuts`: the layers of its stages, where a file states them."""
+    is. `cuts`: the layers of its stages, where files state them."""
     settings = {"stack": target.stack, **target.as_run(facts)}
     if problem.changed is None:
         raise LaunchError("the problem cannot be changed; load it by load_problem")

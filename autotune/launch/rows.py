@@ -97,6 +97,11 @@ def words(
     def write(facts: Facts) -> Options:
         if facts[fact] == default and not always:
             return {}
+        if facts[fact] not in spelled:
+            known = ", ".join(map(str, spelled))
+            raise LaunchError(
+                f"{fact} = {facts[fact]} is nothing that {option} says; it says {known}"
+            )
         return {option: spelled[facts[fact]]}
 
     def read(options: Options, facts: Facts) -> Facts:

@@ -84,6 +84,8 @@ class Target:
     runs it, beside its software stack."""
     as_run_strategy: Callable[[Facts], Changes] = _as_is
     """Fields of the strategy that name what the framework does more closely than files do."""
+    states_cuts: bool = False
+    """Whether files say where the stages of a pipeline begin."""
     overlaps_pairs: bool = False
     """Whether the two passes of an overlapped pair of a schedule run side by side."""
     usual: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -20,6 +20,7 @@ from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
 from autotune.study.trial import Trial
 from distir.errors import DistirError
+from distir.factoring import divisors
 from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS
 from distir.metrics import peak_memory_bytes
 from distir.strategy import AUTO, Strategy
@@ -160,7 +161,7 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
 
     best = _first(at, sizes.first) if fewest else _last(at, sizes.steps, fitting)
     if best is None:
-        last = at(sizes.steps if fewest else 1)
+        last = tried[max(tried)] if fewest else at(1)
         if last.refused and strategy is None:
             raise DistirError(last.reason)
         return Fit(what, None, None, last.reason, _ordered(tried))
@@ -333,20 +334,24 @@ def _layers(problem: Problem, strategy: Strategy | None) -> _Sizes:
 
 def _devices(problem: Problem, strategy: Strategy | None) -> _Sizes:
     share = strategy.devices // strategy.dp if strategy else 1
-    counts = [
+    counts: Sequence[int] = [
         each
         for power in takewhile(
             lambda n: n <= MOST_FEWEST_DEVICES // share, (1 << n for n in count())
         )
         for each in range(power, 2 * power, max(1, power // BETWEEN))
     ]
+    first = [step for step, each in enumerate(counts, 1) if not each & (each - 1)]
+    if strategy is not None:  # replicas share the batch evenly
+        counts = divisors(max(1, problem.batch_size // strategy.microbatches))
+        first = list(range(1, len(counts) + 1))
     return _Sizes(
         len(counts),
         lambda step: share * counts[step - 1],
         lambda size: _changed(problem, devices=size, batch_size=problem.batch_size),
         lambda size: strategy and replace(strategy, dp=size // share),
         "there are no fewer",
-        first=[step for step, each in enumerate(counts, 1) if not each & (each - 1)],
+        first=first,
     )
 
 

@@ -165,19 +165,24 @@ class _Screen:
             self._least = min(self._least, math.log(value))
 
 
+def _optunas(seed: int) -> int:
+    """A seed as Optuna takes it, from 0 to 2³² - 1."""
+    return seed % (1 << 32)
+
+
 def tpe(
     space: SearchSpace, seed: int, prospects: Prospects | None = None, objectives: int = 1
 ) -> OptunaSampler:
     """Tree-structured Parzen estimator, with bounds as constraints where there are some for a
     single objective."""
     pool = None if prospects is None or objectives > 1 else prospects.bounded()
-    made = import_optuna().samplers.TPESampler(seed=seed)
+    made = import_optuna().samplers.TPESampler(seed=_optunas(seed))
     return OptunaSampler(space, made, pool, objectives)
 
 
 def nsga2(space: SearchSpace, seed: int, objectives: int = 1) -> OptunaSampler:
     """A genetic algorithm with small generations, since budgets are small."""
-    made = import_optuna().samplers.NSGAIISampler(population_size=12, seed=seed)
+    made = import_optuna().samplers.NSGAIISampler(population_size=12, seed=_optunas(seed))
     return OptunaSampler(space, made, objectives=objectives)
 
 
@@ -187,7 +192,7 @@ def qmc(space: SearchSpace, seed: int, objectives: int = 1) -> OptunaSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sequence = optuna.samplers.QMCSampler(
-            scramble=True, seed=seed, warn_asynchronous_seeding=False
+            scramble=True, seed=_optunas(seed), warn_asynchronous_seeding=False
         )
     return OptunaSampler(space, sequence, objectives=objectives)
 

@@ -36,7 +36,8 @@ def evaluate(
 
     `inputs` and `parameters` are in the function's order, or mapped from its values. Real numbers
     are computed in `dtype`; integers keep their type. A value is freed after its last reader.
-    Raises `TransformError` if an array is missing or has another shape than its value.
+    Raises `TransformError` if an array is missing or has another shape than its value, and if
+    indices lie beyond what they choose from.
     """
     import numpy as np
 
@@ -51,8 +52,13 @@ def evaluate(
     with np.errstate(all="ignore"):
         for node in function.nodes:
             operands = [_look_up(function, known, operand) for operand in node.operands]
-            for value, array in zip(node.results, node.op.evaluate(*operands), strict=True):
-                known[value] = array
+            try:
+                results = node.op.evaluate(*operands)
+            except IndexError as error:
+                raise TransformError(
+                    f"{function.name}: {node.op.name} cannot be computed at these sizes: {error}"
+                ) from error
+            known |= zip(node.results, results, strict=True)
             for value in dict.fromkeys(node.operands):
                 if last[value] is node and value not in kept:
                     del known[value]

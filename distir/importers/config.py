@@ -220,8 +220,10 @@ def _qwen_experts(fields: Fields) -> Experts:
             "a mix of layers with and without experts (decoder_sparse_step, mlp_only_layers) is "
             "not supported; an ONNX export of the model works"
         )
+    # Files of transformers 5 have another name for it.
+    count = fields.count("num_local_experts" if fields.has("num_local_experts") else "num_experts")
     return Experts(
-        count=fields.count("num_experts"),
+        count=count,
         top_k=fields.count("num_experts_per_tok"),
         ffn=fields.count("moe_intermediate_size"),
         normalized=fields.flag("norm_topk_prob", False),

@@ -149,15 +149,21 @@ def test_what_does_not_fit_at_all_is_said_with_its_reason() -> None:
     assert "out of memory" in found.sentence
 
 
-def test_numbers_of_devices_between_powers_of_two_are_tried(problem: Problem) -> None:
+def test_replicas_that_share_the_batch_evenly_are_tried() -> None:
     """What 4 devices hold and 2 do not may need 3."""
-    found = fit(problem, "devices", Strategy(dp=8, zero=3, recompute="full"))
-    sizes = [each.size for each in found.tried]
+    asked = load_problem("llama3-8b", cluster="hgx-h100", devices=4, batch_size=12)
+    found = fit(asked, "devices", Strategy(dp=4, zero=3, recompute="full"))
+    assert [each.size for each in found.tried] == [1, 2, 3]
+    assert found.size == 3
+    assert "with 2, out of memory" in found.limited_by
+
+
+def test_numbers_of_devices_between_powers_of_two_are_tried(problem: Problem) -> None:
+    found = fit(problem, "devices")
     assert found.size is not None
-    assert max(sizes) < 2 * found.size
-    held = {each.size for each in found.tried if each.strategy is not None}
-    assert found.size == min(held)
-    assert any(size & (size - 1) for size in sizes)
+    assert found.size == min(each.size for each in found.tried if each.strategy is not None)
+    below = 1 << (found.size - 1).bit_length() - 1
+    assert {each.size for each in found.tried} >= set(range(below + 1, found.size))
 
 
 def test_a_space_in_which_nothing_fits_is_not_said_to_be_empty() -> None:

@@ -141,3 +141,10 @@ def test_same_seed_same_trials(name: str) -> None:
         for _ in range(2)
     )
     assert [trial.strategy for trial in first.trials] == [t.strategy for t in second.trials]
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 40])
+@pytest.mark.parametrize("name", ["tpe", "nsga2", "qmc", "random", "bounds"])
+def test_every_whole_number_is_a_seed(name: str, seed: int) -> None:
+    problem = toy_problem()
+    assert load_sampler(name, problem.space, seed).ask() is not None

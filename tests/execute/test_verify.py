@@ -10,8 +10,9 @@ import pytest
 
 from autotune.cli import main
 from distir import Strategy, Workload, load_model
-from distir.errors import StrategyError
+from distir.errors import StrategyError, TransformError
 from distir.execute import executor
+from distir.execute.sequential import evaluate
 from distir.execute.verify import (
     ROUNDING_MARGIN,
     Difference,
@@ -21,11 +22,12 @@ from distir.execute.verify import (
     verify,
 )
 from distir.importers.load import LoadedModel
-from distir.ir import Builder, Function
+from distir.ir import Builder, DType, Function
 from distir.models.layers import linear
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Mul, Sin
 from distir.ops.collective import AllReduce
+from distir.ops.lookup import GatherND
 from tests.importers.models import INT64, integers, model, node, stripped, weights
 
 COMMAND = ["verify", "--model", "gpt2-xs", "--dp", "2", "--tp", "2", "--microbatches", "2"]
@@ -208,3 +210,12 @@ def test_an_index_along_the_sequence_needs_no_more_rows_than_its_table_has(
     strategy = Strategy(dp=2, tp=2, microbatches=2)
     found = verify(Workload(model=loaded, batch_size=8), strategy)
     assert found.passed
+
+
+def test_indices_beyond_what_they_choose_from_are_an_error_of_one_line() -> None:
+    builder = Builder("beyond")
+    x = builder.input("x", (4, 3))
+    where = builder.input("where", (1, 2), DType.INT64)
+    function = builder.build([builder.add(GatherND(), x, where)])
+    with pytest.raises(TransformError, match="beyond: GatherND cannot be computed at these sizes"):
+        evaluate(function, [np.zeros((4, 3)), np.array([[9, 0]])])

@@ -195,6 +195,7 @@ def test_a_published_config_gives_the_experts_of_the_zoo(
         ({**LLAMA3, "attention_bias": True}, 8_030_261_248 + 32 * (2 * 4096 + 2 * 1024)),
         (MIXTRAL, 46_702_792_704),  # mixtral-8x7b
         (QWEN3_MOE, 30_532_122_624),  # qwen3-30b-a3b
+        ({**without(QWEN3_MOE, "num_experts"), "num_local_experts": 128}, 30_532_122_624),
         (QWEN2_MOE, 14_315_784_192),  # qwen1.5-moe-a2.7b
         (DEEPSEEK_V3, 671_026_419_200),
         ({**LLAMA3, "mlp_bias": True}, 8_030_261_248 + 32 * (2 * 14336 + 4096)),

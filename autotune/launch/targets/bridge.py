@@ -273,6 +273,7 @@ BRIDGE = add_target(
         version="0.3",
         summary="Megatron-Bridge 0.3: a recipe with words such as model.context_parallel_size=2",
         stack="megatron",
+        states_cuts=True,
         table=Table(ROWS),
         limits=LIMITS,
         write=_write,

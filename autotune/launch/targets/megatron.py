@@ -564,6 +564,7 @@ MEGATRON = add_target(
         version="0.19",
         summary="Megatron-LM: pretrain_gpt.py with the options of megatron-core 0.19",
         stack="megatron",
+        states_cuts=True,
         table=Table(ROWS),
         limits=LIMITS,
         write=_write,

@@ -714,6 +714,7 @@ TORCHTITAN = add_target(
         version="0.3",
         summary="torchtitan 0.3: a registry function with options, and the schedule as a file",
         stack="fsdp-compiled",
+        states_cuts=True,
         table=Table(ROWS),
         limits=LIMITS,
         write=_write,
