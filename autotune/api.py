@@ -408,10 +408,12 @@ class _Known:
 
     @property
     def is_answer(self) -> bool:
-        """Whether something fits, or it is known that nothing does."""
+        """Whether something fits, or it is known that nothing does, and what misses by least: where
+        bounds alone rule out everything, trials are still to say that."""
         proof = self.proof
         return self.grid is not None or (
-            proof is not None and (proof.complete or proof.best is not None)
+            proof is not None
+            and (proof.best is not None or (proof.complete and proof.closest is not None))
         )
 
     @property

@@ -126,11 +126,12 @@ class TuneResult(Shown):
         """The answer where no plan was found: what is known of the space."""
         if self.interrupted:
             return "Interrupted before anything was found that fits."
+        tried, count = len({trial.strategy for trial in self.trials}), self.problem.space.count()
+        if self.grid is None and self.proof is not None and self.proof.complete:
+            return f"Nothing fits, as is proved of all {count:,} strategies."
         if self.closest is None:
             return "No trial succeeded."
-        tried, count = len({trial.strategy for trial in self.trials}), self.problem.space.count()
-        compared = self.grid or self.proof
-        if tried == count or (compared is not None and compared.complete):
+        if tried == count or (self.grid is not None and self.grid.complete):
             return "Nothing fits."
         return f"Nothing fits of the {tried:,} of {count:,} strategies that were tried."
 

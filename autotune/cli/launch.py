@@ -167,6 +167,11 @@ def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:
         return None
     from autotune.launch import TARGETS
 
+    if getattr(arguments, "workers", 1) > 1:
+        raise DistirError(
+            "--launch searches what the framework can state, which other workers do not know; "
+            "leave --workers out, or --launch, and write the best plan's files by autotune launch"
+        )
     name, colon, folder = asked.partition(":")
     if not colon or not folder:
         raise DistirError(f"--launch {asked}: expected T:DIR, such as megatron:out/")

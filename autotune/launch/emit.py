@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.launch.facts import STRATEGY_FACTS, WORKLOAD_FACTS, Launch
 from autotune.launch.target import Files, Note, Target
+from distir.cost import load_stack
 from distir.units import percent, short_bytes, short_seconds
 
 
@@ -48,13 +49,20 @@ def emit(target: Target, launch: Launch, prediction: Prediction) -> Emission:
     said = target.table.stated(launch.facts)
     shown = (*STRATEGY_FACTS, *WORKLOAD_FACTS)
     stated = {name: said[name] for name in shown if name in said}
-    approximated = tuple(target.approximated(launch.facts))
+    approximated = (*target.approximated(launch.facts), *_own_attention(target, launch))
     missing = tuple(target.missing(launch.facts))
     text = readme(target, launch, prediction, stated, approximated, missing)
     files = Files(written.command, {**written.files, "README.md": text})
     return Emission(
         target=target, files=files, stated=stated, approximated=approximated, missing=missing
     )
+
+
+def _own_attention(target: Target, launch: Launch) -> Iterator[Note]:
+    """What is to be known where a problem states how attention is computed."""
+    if launch.attention not in (None, load_stack(target.stack).attention):
+        reason = f"no option states it; {target.name} computes attention as it usually does"
+        yield Note("attention", reason, launch.attention)
 
 
 def readme(

@@ -124,6 +124,8 @@ class Launch:
     cluster: Cluster
     title: str
     """The problem in one line."""
+    attention: str | None = None
+    """How the problem says that attention is computed, if it does."""
 
     @property
     def nodes(self) -> tuple[int, int]:
@@ -164,6 +166,7 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         plan=plan,
         cluster=simulator.cost.cluster,
         title=problem.title,
+        attention=problem.settings.get("attention"),
     )
 
 

@@ -13,6 +13,7 @@ from autotune.launch.facts import Cuts, blocks_of_layers, launch_of, starts_of
 from autotune.launch.limits import nearest
 from autotune.launch.target import Target
 from autotune.problem import Problem
+from distir.cost import load_stack
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds, peak_memory_bytes, reserved_memory_bytes
 from distir.models.transformer import TransformerConfig
@@ -97,7 +98,7 @@ def as_run(
     settings = {"stack": target.stack, **target.as_run(facts)}
     if problem.changed is None:
         raise LaunchError("the problem cannot be changed; load it by load_problem")
-    other = problem.changed(**settings)
+    other = problem.changed(**settings, **_own_attention(problem, target))
     simulator: Any = other.simulator
     changes = target.as_run_strategy(facts)
     strategy = replace(strategy, **changes)  # type: ignore[arg-type]
@@ -116,6 +117,17 @@ def as_run(
     if plan.schedule.pairs and not target.overlaps_pairs:
         plan = _in_turn(plan)
     return simulator.simulate_plan(plan), settings
+
+
+def _own_attention(problem: Problem, target: Target) -> dict[str, Any]:
+    """The changes with which attention is computed as the framework does, where the problem says
+    how: no file states that."""
+    if "attention" not in problem.settings:
+        return {}
+    simulator: Any = problem.simulator
+    config = simulator.workload.model.config
+    made = {"model": config} if isinstance(config, TransformerConfig) else {}
+    return {**made, "attention": load_stack(target.stack).attention}
 
 
 def _in_turn(plan: Plan) -> Plan:

@@ -257,3 +257,14 @@ def test_a_search_that_bounds_end_says_so() -> None:
     assert found.stopped is not None
     assert found.stopped.reason == "sampler"
     assert "bounds leave nothing that could be better" in as_text(study_report(found))
+
+
+def test_where_bounds_prove_that_nothing_fits_the_closest_plan_is_told() -> None:
+    problem = load_problem("llama3-70b", cluster="hgx-h100", devices=4, batch_size=8, space="small")
+    found = solve(problem, Search(trials=5))
+    assert found.best is None
+    told = as_text(study_report(found))
+    assert "Nothing fits" in told
+    assert "Closest: " in told
+    assert "What would help" in told
+    assert "No trial succeeded" not in told

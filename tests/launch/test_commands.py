@@ -452,3 +452,24 @@ def test_what_no_option_says_of_a_workload_is_told_before_the_search(
     launch = ["launch", "--model", "llama3-8b", "--precision", "fp8", "--dp", "4"]
     assert main([*launch, "--target", "nanotron"]) == 2
     assert "precision = fp8 is nothing that model.dtype says" in capsys.readouterr().err
+
+
+def test_attention_that_no_file_states_is_told_and_not_counted(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    plan = ["--model", "gpt2", "--batch-size", "64", "--dp", "2", "--target", "megatron"]
+    usual = json_of(capsys, "launch", *plan)
+    eager = json_of(capsys, "launch", *plan, "--attention", "eager")
+    assert eager["as_run"]["metrics"] == usual["as_run"]["metrics"]
+    assert eager["simulated"]["metrics"] != usual["simulated"]["metrics"]
+    assert [
+        note["what"] for note in eager["approximated"] if note not in usual["approximated"]
+    ] == ["attention"]
+
+
+def test_other_workers_do_not_know_what_a_framework_can_state(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    asked = ["run", "--model", "gpt2", "--storage", "sqlite:///a.db", "--study", "a"]
+    assert main([*asked, "--workers", "2", "--launch", "megatron:out"]) == 2
+    assert "leave --workers out" in capsys.readouterr().err
