@@ -48,9 +48,9 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
     more than `MOST_EXECUTED_SAMPLES` samples, or if no small sizes fit together.
     """
     degrees = _degrees(strategies)
-    function = _main_part(workload)
+    whole = _main_part(workload)
     stages = max(strategy.stages for strategy in strategies)
-    function = drop_blocks(function, max(2 * stages, SMALLEST))
+    function = drop_blocks(whole, max(2 * stages, SMALLEST))
     batch = samples * math.lcm(*(_pieces_of_batch(strategy) for strategy in strategies))
     if batch > MOST_EXECUTED_SAMPLES:
         raise TransformError(
@@ -73,6 +73,10 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
             dropout=workload.dropout,
             vocabulary_multiple=min(workload.vocabulary_multiple, SMALLEST),
         )
+        if shrunk.num_blocks < stages and function is not whole:
+            # Layers that are layers by their number alone are too few.
+            function = whole
+            continue
         needed = _rows_needed(shrunk, row_axes)
         if not needed:
             return shrunk

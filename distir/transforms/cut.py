@@ -97,6 +97,9 @@ class _Patterns:
 LONGEST_PERIOD = 8
 """The most pieces that may make up one layer."""
 
+ALIKE = 3
+"""As many copies in a row of what has no axis to split are layers, which have none either."""
+
 
 def repeated_runs(kinds: Sequence[int]) -> list[list[int]]:
     """Groups pieces, given their kinds, into layers: lists of indices.
@@ -215,13 +218,15 @@ def _shared_value(piece: Sequence[Node], chain: _Chain) -> Value | None:
 def _merge(pieces: Iterable[list[Node]], start: Callable[[], _OpenPiece]) -> list[list[Node]]:
     """Merges pieces until each has an axis to split. `start` makes a piece without ops.
 
-    A piece without one joins the next. A piece without a matrix joins the one before if that is a
-    table or a head, since positions are added to what an embedding gives. So does the last piece if
-    it has no matrix.
+    A piece without one joins the next, but for copies that have none and come again and again: each
+    is a piece, as of layers whose norms need whole what their products make. A piece without a
+    matrix joins the one before if that is a table or a head, since positions are added to what an
+    embedding gives. So does the last piece if it has no matrix.
     """
     merged: list[list[Node]] = []
     piece, found = start(), Splittable()
     closed_by_output = False
+    whole: list[tuple[Hashable, ...]] = []
     for nodes in pieces:
         is_first = not piece.nodes
         found = piece.add(nodes)
@@ -231,6 +236,9 @@ def _merge(pieces: Iterable[list[Node]], start: Callable[[], _OpenPiece]) -> lis
         elif found.internal or found.output:
             merged.append(piece.nodes)
             piece, closed_by_output = start(), not found.internal
+        elif found.has_matrix and (copies := piece.copies(whole)):
+            merged += copies
+            piece, closed_by_output = start(), False
     if piece.nodes:
         if merged and not found.has_matrix:
             merged[-1].extend(piece.nodes)
@@ -255,6 +263,9 @@ class _OpenPiece:
         self, growing: GrowingPiece, patterns: _Patterns, known: dict[Hashable, _Known]
     ) -> None:
         self.nodes: list[Node] = []
+        self._parts: list[tuple[Hashable, int]] = []
+        """Per part that was added a key, equal for parts of equal ops and types, and where it ends
+        among the nodes."""
         self._growing, self._patterns, self._known = growing, patterns, known
         self._first: int | None = None
         self._number = -1
@@ -265,6 +276,8 @@ class _OpenPiece:
         if not self.nodes:
             self._first = self._patterns.copy_of(nodes)
         self.nodes += nodes
+        like = tuple([(node.op, node.operand_types, node.result_types) for node in nodes])
+        self._parts.append((like, len(self.nodes)))
         key = (self._number, self._patterns.key(nodes, self._first))
         if key not in self._known:
             found = self._growing.add(self.nodes[self._analysed :])
@@ -273,6 +286,23 @@ class _OpenPiece:
         known = self._known[key]
         self._number = known.number
         return known.splittable
+
+    def copies(self, known: list[tuple[Hashable, ...]]) -> list[list[Node]]:
+        """Its nodes as copies, if it ends with `ALIKE` of them or is one of those `known`, to which
+        new ones are added; nothing if it does not. What comes before copies is apart."""
+        keys = tuple(key for key, _ in self._parts)
+        if keys in known:
+            return [self.nodes]
+        for period in range(1, min(LONGEST_PERIOD, len(keys) // ALIKE) + 1):
+            last = keys[-period:]
+            if keys[-ALIKE * period :] == last * ALIKE:
+                known.append(last)
+                first = len(keys) - ALIKE * period
+                ends = [
+                    self._parts[place - 1][1] for place in range(first, len(keys), period) if place
+                ]
+                return _runs(self.nodes, ends)
+        return []
 
 
 # --- blocks ------------------------------------------------------------------------------------
