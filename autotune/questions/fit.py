@@ -18,13 +18,11 @@ from typing import Any, Literal, get_args
 from autotune.exhaustive.certified import certify
 from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
-from autotune.study.trial import Trial
 from distir.errors import DistirError
 from distir.factoring import divisors
 from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS
 from distir.metrics import peak_memory_bytes
 from distir.strategy import AUTO, Strategy
-from distir.units import short_bytes
 from distir.workload import Workload
 
 Size = Literal["batch", "sequence", "layers", "devices"]
@@ -251,29 +249,22 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
 
 
 def _of_space(problem: Problem, size: int) -> Tried:
+    problem.check_not_empty()
     found = certify(problem, problem.objective(peak_memory_bytes.name))
     if found.interrupted:
         raise KeyboardInterrupt
     if found.best is not None:
         return Tried(size, found.best.strategy, "")
-    if not found.space_size:
-        return Tried(size, None, "no strategy of the space applies", refused=True)
-    if found.closest is not None:
+    closest = found.closest
+    if closest is not None:
         others = "" if found.evaluated == found.space_size else " of those that bounds leave"
-        return Tried(size, None, f"{_missed(problem, found.closest)}, the least{others}")
+        reason = f"{closest.strategy.label} misses by least{others}: {closest.evaluation.reason}"
+        return Tried(size, None, reason)
     counts = found.too_large
     most = max(counts, key=lambda each: counts[each])
     return Tried(
         size, None, f"none of {found.space_size:,} strategies fits: too much memory for {most}"
     )
-
-
-def _missed(problem: Problem, trial: Trial) -> str:
-    """What a strategy needs that does not fit."""
-    evaluation = trial.evaluation
-    needed = short_bytes(float(needed_bytes(evaluation.metrics)))
-    reason = evaluation.reason or f"needs {needed} of {short_bytes(problem.memory_bytes)}"
-    return f"{trial.strategy.label} {reason}"
 
 
 def _changed(problem: Problem, **changes: Any) -> Problem:

@@ -250,5 +250,5 @@ def test_the_closest_plan_is_told_with_what_it_misses() -> None:
     problem = load_problem("llama3-8b", cluster="hgx-h100", devices=2, batch_size=2, space="small")
     proof = certify(problem, problem.objective("throughput"))
     assert proof.best is None
-    if proof.closest is not None:
-        assert "out of memory" in str(proof.closest.evaluation.reason)
+    assert proof.closest is not None
+    assert "out of memory" in str(proof.closest.evaluation.reason)

@@ -52,7 +52,7 @@ def test_sharded_layers_are_gathered_one_after_the_other() -> None:
     )
     layer_bytes = 1024 * 1024 * 2
     more = deep.metrics["peak_memory_bytes"] - shallow.metrics["peak_memory_bytes"]
-    assert more < 20 * layer_bytes * 2  # of 16 bytes per parameter, an eighth; whole it were 16
+    assert more < 20 * layer_bytes * 2  # an eighth of 16 bytes per parameter, not more
 
 
 def test_their_plans_compute_what_one_device_does() -> None:
