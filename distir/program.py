@@ -11,6 +11,7 @@ from functools import cached_property
 from distir.axes.infer import CopiesDifferError, infer_ordered
 from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
+from distir.axes.ranges import Ranges
 from distir.errors import TransformError
 from distir.garbage import collection_paused
 from distir.ir.core import Node, Value
@@ -193,7 +194,8 @@ class Program:
         longest = self.longest_sequence
         if longest is not None and length > longest:
             raise TransformError(
-                f"sequence length {length} is too long: the position table has {longest:,} rows"
+                f"sequence length {length} is too long: the position table has rows for "
+                f"{longest:,} positions"
             )
         if self.extents.fixed_sequence and length != self.sequence.size:
             raise TransformError(
@@ -204,25 +206,51 @@ class Program:
     @cached_property
     def longest_sequence(self) -> int | None:
         """The longest sequence for which the model has positions: the number of rows of its
-        shortest position table. None if it has no such table."""
+        shortest position table, without those before the first position. None if it has no such
+        table."""
         tied = {self.axes.tied(axis) for axis in self.extents.sequences}
+        moving = self.blocks.roles.moving
         rows: list[int] = []
         for node in self.function.nodes:
-            if not isinstance(node.op, (Gather, Slice)):
-                continue
-            if any(value in self.blocks.roles.moving for value in node.operands):
+            if not isinstance(node.op, (Gather, Slice)) or node.operands[0] in moving:
                 continue
             if self._repeats_rows(node):
                 continue
             along = [axis for axis in self.axes.of(node.result) if self.axes.tied(axis) in tied]
             # Positions run along one sequence; buckets of distances along two.
-            if len(along) == 1:
-                table = node.operands[0].type.shape
-                axis = node.op.axis if isinstance(node.op, Gather) else _cut_dim(node)
-                # A table shorter than the file's sequence is no table of positions.
-                if axis is not None and table[axis] >= along[0].size:
-                    rows.append(table[axis])
+            if len(along) != 1:
+                continue
+            table = node.operands[0].type.shape
+            axis = node.op.axis if isinstance(node.op, Gather) else _cut_dim(node)
+            # A table shorter than the file's sequence is no table of positions.
+            if axis is None or table[axis] < along[0].size:
+                continue
+            before = self._rows_before(node, axis, along[0])
+            # Of an index that inputs decide it must be known that it counts positions.
+            if before is not None or node.operands[-1] not in moving:
+                rows.append(table[axis] - (before or 0))
         return min(rows, default=None)
+
+    def _rows_before(self, node: Node, axis: int, sequence: Axis) -> int | None:
+        """The number of a table's rows that a Gather or Slice leaves out before the first position;
+        None if its index is not known to grow by one per position."""
+        if isinstance(node.op, Slice):
+            return max(0, node.op.starts[axis])
+        # What is added to positions is what the highest one exceeds the last position by.
+        shorter, whole = (ranges.of(node.operands[1]) for ranges in self._ranges_of_lengths)
+        if shorter is None or whole is None or whole[1] - shorter[1] != 1:
+            return None
+        return max(0, int(whole[1]) + 1 - sequence.size)
+
+    @cached_property
+    def _ranges_of_lengths(self) -> tuple[Ranges, Ranges]:
+        """The ranges of integers with sequences one position shorter, and with those as built."""
+        tied = {self.axes.tied(axis) for axis in self.extents.sequences}
+        shorter = {a: a.size - 1 for a in self.all_axes if self.axes.tied(a) in tied}
+        return (
+            Ranges(self.function, self.axes, shorter),
+            Ranges(self.function, self.axes, {}),
+        )
 
     def _repeats_rows(self, node: Node) -> bool:
         """Whether a Gather reads some row more than once, as it does with segments: then its index
