@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from distir.axes.model import Axis
-from distir.errors import StrategyError, UnknownNameError, shown
+from distir.errors import ImportModelError, StrategyError, UnknownNameError, shown
 from distir.importers.load import LoadedModel
+from distir.importers.onnx_bind import names_in
 from distir.ir.core import Node
 from distir.ir.types import DType
 from distir.limits import MOST_SAMPLES, MOST_TOKENS, MOST_WIDTH
@@ -188,7 +189,11 @@ class Workload:
         function = self.model.function
         if not (self.training and self.dropout):
             function = without_dropout(function)
-        return build_program(function, training=self.training, loss=self.loss, output=self.output)
+        program = build_program(
+            function, training=self.training, loss=self.loss, output=self.output
+        )
+        _check_batches(program, self.model)
+        return program
 
     def resized(self, **changes: Any) -> Workload:
         """The workload with another batch size, sequence length, precision or optimizer.
@@ -403,3 +408,26 @@ class Workload:
     def _sizes_of_samples(self) -> dict[int, dict[Axis, int]]:
         """A cache of `sizes`, by number of samples."""
         return {}
+
+
+def _check_batches(program: Program, model: LoadedModel) -> None:
+    """Raises `ImportModelError` if the file computes an input's size from the batch, such as `2*b`,
+    and no axis of that size is the batch: its samples would be counted wrong."""
+    sized = [
+        (value, text, dim, names_in(text))
+        for value in program.function.inputs
+        for text, dim in zip(
+            model.symbols.get(value.name, ()), program.axes.dims[value], strict=False
+        )
+        if text is not None
+    ]
+    batches = [(axis,) for axis in program.batches]
+    of_batch = {text for _, text, dim, names in sized if dim in batches and names == [text]}
+    for value, text, dim, names in sized:
+        counts = of_batch.isdisjoint(names) or not set(program.batches).isdisjoint(dim)
+        if names != [text] and (dim in batches or not counts):
+            raise ImportModelError(
+                f"input {value.name!r} of {model.name} has the size {shown(text)}, which leaves "
+                "open how many of its rows are one sample; export the model with one row per "
+                "sample, or name that size by itself, as in 'rows', to have each row be a sample"
+            )

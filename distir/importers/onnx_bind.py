@@ -117,7 +117,7 @@ def _classify(graph: GraphRecord, dims: Mapping[str, tuple[str | None, ...]]) ->
     for record in graph.inputs:
         is_image = record.dtype.is_float and len(record.dims) >= 4 and record.dims[1] is not None
         for position, text in enumerate(dims[record.name]):
-            for name in _names(text) if text is not None else ():
+            for name in names_in(text) if text is not None else ():
                 if position == 0:
                     batch[name] = None
                 elif is_image and position >= 2 and len(dims[record.name]) - position <= 2:
@@ -225,7 +225,7 @@ def _integers(graph: GraphRecord) -> Iterator[int]:
             yield from (int(number) for number in np.asarray(record.load()).reshape(-1))
 
 
-def _names(text: str) -> list[str]:
+def names_in(text: str) -> list[str]:
     """The symbols in the text of a symbolic size, which may be an expression."""
     tree = _parse(text)
     if tree is None:

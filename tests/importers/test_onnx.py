@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from distir import Workload
+from distir import Workload, load_model
 from distir.errors import ImportModelError, TransformError, UnsupportedOpError
 from distir.execute.sequential import evaluate
 from distir.importers.load import LoadedModel
@@ -128,6 +128,61 @@ def test_sizes_written_as_sums_follow_their_terms() -> None:
     )
     shapes = [value.type.shape for value in import_onnx(made).inputs]
     assert shapes[0][1] + shapes[1][1] == shapes[2][1]
+
+
+@pytest.mark.parametrize("rows", ["2*b", "batch_size*2", "b + 1", "b*s"])
+def test_a_batch_that_is_a_multiple_of_a_size_is_refused(rows: str) -> None:
+    made = model({"x": (FLOAT, [rows, 6])}, [node("MatMul", "x w", "y")], "y", {"w": weights(6, 4)})
+    workload = Workload(model=load_model(lambda: made), batch_size=8)
+    with pytest.raises(ImportModelError, match="leaves open how many of its rows are one sample"):
+        _ = workload.program
+
+
+def test_an_input_with_several_rows_per_sample_is_refused() -> None:
+    made = model(
+        {"x": (FLOAT, ["b", 6]), "z": (FLOAT, ["2*b", 6])},
+        [
+            node("MatMul", "x w", "a"),
+            node("MatMul", "z w", "c"),
+            node("Concat", "a c", "y", axis=0),
+        ],
+        "y",
+        {"w": weights(6, 4)},
+    )
+    workload = Workload(model=load_model(lambda: made), batch_size=8)
+    with pytest.raises(ImportModelError, match=r"input 'z' of .* has the size '2\*b'"):
+        _ = workload.program
+
+
+def test_rows_that_a_reshape_makes_samples_of_are_as_many_per_sample() -> None:
+    """As the keys of earlier tokens in exports of BLOOM."""
+    made = model(
+        {"x": (FLOAT, ["b", "s", 12]), "past": (FLOAT, ["b*h", "s", 4])},
+        [
+            node("Shape", "x", "shape"),
+            node("Gather", "shape zero", "b"),
+            node("Unsqueeze", "b zero_1", "b_1"),
+            node("Concat", "b_1 rest", "apart", axis=0),
+            node("Reshape", "past apart", "heads"),
+            node("Transpose", "heads", "moved", perm=[0, 2, 1, 3]),
+            node("Reshape", "moved merged", "m"),
+            node("Add", "x m", "xm"),
+            node("MatMul", "xm w", "y"),
+        ],
+        "y",
+        {
+            "zero": np.asarray(0, np.int64),
+            "zero_1": integers(0),
+            "rest": integers(3, -1, 4),
+            "merged": integers(0, 0, 12),
+            "w": weights(12, 5),
+        },
+    )
+    loaded = load_model(lambda: made, onnx_options={"sizes": {"h": 3}})
+    workload = Workload(model=loaded, batch_size=8)
+    axes = workload.program.axes
+    past = workload.program.function.inputs[1]
+    assert axes.type_at(past, workload.sizes(8)).shape[0] == 24
 
 
 def test_two_names_for_one_size_are_tied() -> None:
