@@ -20,6 +20,7 @@ from distir.ir.signature import Kind
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Boundary, Concat, Reshape, Slice
 from distir.transforms.blocks import Blocks, Roles
+from distir.transforms.count_layers import count_layers
 from distir.transforms.cut import cut_into_blocks
 from distir.transforms.fold import Fold, Unfolded
 from distir.transforms.loss import attach_loss, is_logits
@@ -74,6 +75,11 @@ class Program:
         counts = Counter(first)
         several = frozenset(block for block, own in enumerate(first) if counts[own] > 1)
         return several or frozenset(range(len(first)))
+
+    @cached_property
+    def num_layers(self) -> int:
+        """The number of layers, also of those that blocks at the ends have parts of."""
+        return count_layers(self.blocks)
 
     @cached_property
     def sharing_blocks(self) -> frozenset[int]:

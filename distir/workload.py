@@ -354,10 +354,9 @@ class Workload:
 
     @property
     def num_layers(self) -> int:
-        """The number of blocks of kinds that occur more than once, such as a transformer's layers;
-        of all blocks if no kind does."""
-        kinds = Counter(self.program.blocks.representative)
-        return sum(n for n in kinds.values() if n > 1) or self.num_blocks
+        """The number of layers, such as a transformer's: what occurs more than once; of all blocks
+        if nothing does."""
+        return self.program.num_layers
 
     @property
     def internal_axes(self) -> tuple[tuple[str, int], ...]:
