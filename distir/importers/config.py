@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
@@ -32,6 +32,27 @@ ACTIVATION_NAMES: dict[str, Activation] = {
 MODEL_TYPES: Registry[Callable[[str, Fields], TransformerConfig]] = Registry("model_type")
 """Per `model_type`, a function from a name and the fields of the file to a configuration."""
 
+_WAYS_TO_CHOOSE = ("greedy", "group_limited_greedy", "noaux_tc")
+"""How DeepSeek's routers choose experts: among all, among those of the best groups, or so with
+scores that are corrected by how much experts were chosen."""
+
+_ONLY: Mapping[str, object] = {
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "layer_norm_elementwise_affine": True,
+    "position_embedding_type": "absolute",
+    "pruned_heads": {},
+    "_remove_final_layer_norm": False,
+}
+"""Options that change the layers of a model, and the value that models here are built for."""
+
+_LEFT_OUT: Mapping[str, str] = {
+    "chunk_size_feed_forward": "feed-forward parts take all positions at once",
+    "layerdrop": "every layer is run in every step",
+    "reorder_and_upcast_attn": "attention is computed in the type of its operands",
+}
+"""Options that only change how layers are run, and what is done where they are set."""
+
 
 def read_config(path: str | Path) -> TransformerConfig:
     """The configuration that a `config.json`, or a directory with one, describes.
@@ -49,8 +70,16 @@ def read_config(path: str | Path) -> TransformerConfig:
             f"{file}: unknown model_type {shown(model_type)}; known are "
             f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
         )
+    for option, value in _ONLY.items():
+        fields.only(option, value)
     name = file.absolute().parent.name if file.name == "config.json" else file.stem
-    return MODEL_TYPES.get(model_type)(name or model_type, fields)
+    config = MODEL_TYPES.get(model_type)(name or model_type, fields)
+    left_out = (
+        f"{done}; the model's {option} is not applied"
+        for option, done in _LEFT_OUT.items()
+        if fields.has(option)
+    )
+    return replace(config, notes=(*config.notes, *left_out))
 
 
 def _read_object(file: Path) -> Mapping[str, object]:
@@ -88,6 +117,13 @@ class Fields:
             return float(value)
         return self._get(name, float, "a number", default)
 
+    def epsilon(self, name: str, default: float | None = None) -> float:
+        """What a norm adds to a variance: a number of at least 0."""
+        value = self.number(name, default)
+        if value < 0:
+            raise self.error(f"field {name!r} is {value}; expected a number of at least 0")
+        return value
+
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false."""
         return self._get(name, bool, "true or false", default)
@@ -96,13 +132,25 @@ class Fields:
         """A string."""
         return self._get(name, str, "a string", default)
 
+    def choice(self, name: str, known: Collection[str], default: str) -> str:
+        """One of the known strings."""
+        found = self.text(name, default)
+        if found not in known:
+            raise self.error(f"{name} is {shown(found)}; known are {', '.join(sorted(known))}")
+        return found
+
+    def only(self, name: str, value: object) -> None:
+        """Refuses another value than the one that is known; a field may be absent."""
+        found = self._values.get(name)
+        if found is not None and found != value:
+            raise self.error(
+                f"{name} is {shown(found)}, which is not supported (only {shown(value)} is); an "
+                "ONNX export of the model works"
+            )
+
     def activation(self, name: str, default: str) -> Activation:
         """One of the activations known here."""
-        found = self.text(name, default)
-        if found not in ACTIVATION_NAMES:
-            known = ", ".join(sorted(ACTIVATION_NAMES))
-            raise self.error(f"{name} is {shown(found)}; known are {known}")
-        return ACTIVATION_NAMES[found]
+        return ACTIVATION_NAMES[self.choice(name, ACTIVATION_NAMES, default)]
 
     def has(self, name: str) -> bool:
         """Whether a field is there and is not empty, zero or false."""
@@ -140,11 +188,16 @@ def _gpt2(name: str, fields: Fields) -> TransformerConfig:
         ffn=fields.count("n_inner", 0),
         vocabulary=fields.count("vocab_size"),
         sequence_length=fields.count("n_positions"),
-        norm_epsilon=fields.number("layer_norm_epsilon", 1e-5),
+        norm_epsilon=fields.epsilon("layer_norm_epsilon", 1e-5),
         activation=fields.activation("activation_function", "gelu_new"),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
     )
-    return _dropping(config, fields, ("resid_pdrop", 0.1), ("attn_pdrop", 0.1))
+    config = _dropping(config, fields, ("resid_pdrop", 0.1), ("attn_pdrop", 0.1))
+    of_embedding = fields.number("embd_pdrop", config.dropout)
+    if of_embedding == config.dropout:
+        return config
+    note = f"the embedding drops {config.dropout:g}, as layers do; the model's embd_pdrop is not"
+    return replace(config, notes=(f"{note} applied",))
 
 
 @MODEL_TYPES.register("llama")
@@ -165,7 +218,7 @@ def _llama(name: str, fields: Fields) -> TransformerConfig:
     bias = fields.flag("attention_bias", False)
     return replace(
         base,
-        norm_epsilon=fields.number("rms_norm_eps", 1e-6),
+        norm_epsilon=fields.epsilon("rms_norm_eps", 1e-6),
         rotary_base=_rotary_base(fields, "rope_theta"),
         activation=fields.activation("hidden_act", "silu"),
         qkv_bias=bias,
@@ -206,7 +259,8 @@ def _qwen2_moe(name: str, fields: Fields) -> TransformerConfig:
         shared_ffn=fields.count("shared_expert_intermediate_size"),
         shared_gate=True,
     )
-    return replace(_llama(name, fields), qkv_bias=True, experts=experts)
+    bias = fields.flag("qkv_bias", True)
+    return replace(_llama(name, fields), qkv_bias=bias, experts=experts)
 
 
 @MODEL_TYPES.register("qwen3_moe")
@@ -231,19 +285,30 @@ def _qwen_experts(fields: Fields) -> Experts:
 
 
 @MODEL_TYPES.register("deepseek_v2")
+def _deepseek_v2(name: str, fields: Fields) -> TransformerConfig:
+    return _deepseek(name, fields, scoring="softmax", choosing="greedy")
+
+
 @MODEL_TYPES.register("deepseek_v3")
-def _deepseek(name: str, fields: Fields) -> TransformerConfig:
+def _deepseek_v3(name: str, fields: Fields) -> TransformerConfig:
+    return _deepseek(name, fields, scoring="sigmoid", choosing="noaux_tc")
+
+
+def _deepseek(name: str, fields: Fields, *, scoring: str, choosing: str) -> TransformerConfig:
+    """The configuration; files of transformers leave out how scores are made and experts chosen."""
     if fields.integer("moe_layer_freq", 1) != 1:
         raise fields.error("moe_layer_freq other than 1 is not supported; an ONNX export works")
+    fields.only("mlp_bias", False)
     base = _llama(name, fields)
-    corrected = fields.text("topk_method", "") == "noaux_tc"
-    grouped = corrected or fields.text("topk_method", "") == "group_limited_greedy"
+    choosing = fields.choice("topk_method", _WAYS_TO_CHOOSE, choosing)
+    scoring = fields.choice("scoring_func", ("sigmoid", "softmax"), scoring)
+    corrected, grouped = choosing == "noaux_tc", choosing != "greedy"
     width = fields.count("moe_intermediate_size")
     experts = Experts(
         count=fields.count("n_routed_experts"),
         top_k=fields.count("num_experts_per_tok"),
         ffn=width,
-        scoring="sigmoid" if fields.text("scoring_func", "softmax") == "sigmoid" else "softmax",
+        scoring="sigmoid" if scoring == "sigmoid" else "softmax",
         normalized=fields.flag("norm_topk_prob", False),
         scale=fields.number("routed_scaling_factor", 1.0),
         corrected=corrected,
@@ -277,10 +342,12 @@ def _gpt_neox(name: str, fields: Fields) -> TransformerConfig:
         ffn=fields.count("intermediate_size"),
         vocabulary=fields.count("vocab_size"),
         sequence_length=fields.count("max_position_embeddings"),
-        norm_epsilon=fields.number("layer_norm_eps", 1e-5),
+        norm_epsilon=fields.epsilon("layer_norm_eps", 1e-5),
         parallel=fields.flag("use_parallel_residual", True),
         learned_positions=False,
-        rotary_fraction=fields.number("rotary_pct", 0.25),
+        rotary_fraction=fields.number(
+            "rotary_pct", fields.table("rope_parameters").number("partial_rotary_factor", 0.25)
+        ),
         rotary_base=_rotary_base(fields, "rotary_emb_base"),
         activation=fields.activation("hidden_act", "gelu"),
         qkv_bias=bias,
@@ -334,8 +401,9 @@ def _bert(name: str, fields: Fields) -> TransformerConfig:
         base,
         ffn=fields.count("intermediate_size"),
         segments=fields.integer("type_vocab_size", 2),
-        norm_epsilon=fields.number("layer_norm_eps", 1e-12),
+        norm_epsilon=fields.epsilon("layer_norm_eps", 1e-12),
         activation=fields.activation("hidden_act", "gelu"),
+        causal=fields.flag("is_decoder", False),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
     )
     return _dropping(

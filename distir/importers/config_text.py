@@ -152,6 +152,7 @@ def _gpt2(config: TransformerConfig) -> Written:
         "layer_norm_epsilon": config.norm_epsilon,
         "activation_function": _ACTIVATIONS.get(config.activation),
         "tie_word_embeddings": config.tied_embeddings,
+        "embd_pdrop": config.dropout,
         **dict(_dropout(config, "resid_pdrop", "attn_pdrop")),
     }
 
@@ -188,6 +189,7 @@ def _bert(config: TransformerConfig) -> Written:
     return {
         **_usual(config),
         "type_vocab_size": config.segments,
+        "is_decoder": config.causal,
         "layer_norm_eps": config.norm_epsilon,
         **dict(_dropout(config, "hidden_dropout_prob", "attention_probs_dropout_prob")),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distir.errors import ImportModelError
 from distir.ir import Builder, Value
 from distir.models.layers import linear, normalize, rotate, split_heads
 from distir.models.sizes import check_sizes
@@ -32,6 +33,11 @@ class Latent:
             "latent attention",
             needed=("key_rank", "plain_dim", "rotary_dim", "value_dim"),
         )
+        if self.rotary_dim % 2:
+            raise ImportModelError(
+                f"latent attention: the part of a head with rotary positions (qk_rope_head_dim) is "
+                f"{self.rotary_dim} wide; expected an even number, as they turn pairs of elements"
+            )
 
 
 def latent_queries_keys_values(
@@ -42,20 +48,23 @@ def latent_queries_keys_values(
     heads: int,
     rotary: tuple[Value, Value],
     epsilon: float,
+    *,
+    bias: bool,
 ) -> tuple[Value, Value, Value]:
     """Queries and keys `[batch, heads, sequence, plain + rotary]`, and values
-    `[batch, heads, sequence, value]`, from `x`, `[batch, sequence, hidden]`."""
+    `[batch, heads, sequence, value]`, from `x`, `[batch, sequence, hidden]`. With `bias`, the
+    products that make the latents have biases."""
     plain, turned = latent.plain_dim, latent.rotary_dim
     query = x
     if latent.query_rank:
-        query = linear(builder, x, f"{name}.query_down", latent.query_rank, bias=False)
+        query = linear(builder, x, f"{name}.query_down", latent.query_rank, bias=bias)
         query = normalize(builder, query, f"{name}.query_norm", "rms", epsilon)
     query = linear(builder, query, f"{name}.query", heads * (plain + turned), bias=False)
     query = split_heads(builder, query, heads)
     query, query_turned = builder.apply(Split(-1, (plain, turned)), query)
     query = builder.add(Concat(-1), query, rotate(builder, query_turned, rotary))
 
-    joined = linear(builder, x, f"{name}.key_down", latent.key_rank + turned, bias=False)
+    joined = linear(builder, x, f"{name}.key_down", latent.key_rank + turned, bias=bias)
     low, key_turned = builder.apply(Split(-1, (latent.key_rank, turned)), joined)
     low = normalize(builder, low, f"{name}.key_norm", "rms", epsilon)
     both = linear(builder, low, f"{name}.key_value", heads * (plain + latent.value_dim), bias=False)

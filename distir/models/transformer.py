@@ -86,6 +86,7 @@ class TransformerConfig:
     fused_qkv: bool = True
     """Whether queries, keys and values come from one product."""
     qkv_bias: bool = True
+    """Whether the products that make queries, keys and values, or their latents, have biases."""
     output_bias: bool = True
     ffn_bias: bool = True
 
@@ -125,6 +126,9 @@ class TransformerConfig:
         self._require(
             0 <= self.rotary_fraction <= 1,
             f"rotary_fraction is {self.rotary_fraction}; expected a part of a head, from 0 to 1",
+        )
+        self._require(
+            self.norm_epsilon >= 0, f"norm_epsilon is {self.norm_epsilon}; expected at least 0"
         )
         self._require(self.rotary_base > 0, f"rotary_base is {self.rotary_base}; expected above 0")
         for part in (self.dropout, self.attention_dropout or 0.0, self.inner_dropout):
@@ -379,7 +383,14 @@ def _queries_keys_values(
     if config.latent is not None:
         assert rotary is not None
         return latent_queries_keys_values(
-            builder, x, name, config.latent, config.heads, rotary, config.norm_epsilon
+            builder,
+            x,
+            name,
+            config.latent,
+            config.heads,
+            rotary,
+            config.norm_epsilon,
+            bias=config.qkv_bias,
         )
     heads, kv_heads, depth = config.heads, config.num_kv_heads, config.depth
     bias = config.qkv_bias

@@ -143,6 +143,16 @@ OPT = {
     "do_layer_norm_before": True,
 }
 
+BERT = {
+    "model_type": "bert",
+    "num_hidden_layers": 12,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+}
+
 
 def write(folder: Path, content: object) -> Path:
     path = folder / "config.json"
@@ -199,6 +209,12 @@ def test_a_published_config_gives_the_experts_of_the_zoo(
         (QWEN2_MOE, 14_315_784_192),  # qwen1.5-moe-a2.7b
         (DEEPSEEK_V3, 671_026_419_200),
         ({**LLAMA3, "mlp_bias": True}, 8_030_261_248 + 32 * (2 * 14336 + 4096)),
+        ({**QWEN2_MOE, "qkv_bias": False}, 14_315_784_192 - 24 * 3 * 2048),
+        # Biases of what makes the two latents, the second with the keys' rotary part, and outputs.
+        (
+            {**DEEPSEEK_V3, "attention_bias": True},
+            671_026_419_200 + 61 * (1536 + (512 + 64) + 7168),
+        ),
     ],
 )
 def test_families_have_the_parameters_of_their_checkpoints(
@@ -221,6 +237,57 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        ({**OPT, "layerdrop": 0.1}, "every layer is run in every step; the model's layerdrop is"),
+        ({**GPT2, "reorder_and_upcast_attn": True}, "reorder_and_upcast_attn is not applied"),
+        ({**BERT, "chunk_size_feed_forward": 64}, "chunk_size_feed_forward is not applied"),
+        (
+            {**GPT2, "resid_pdrop": 0.1, "embd_pdrop": 0.0},
+            "the embedding drops 0.1, as layers do; the model's embd_pdrop is not applied",
+        ),
+    ],
+)
+def test_options_that_are_not_applied_are_noted(
+    tmp_path: Path, content: dict[str, Any], note: str
+) -> None:
+    (found,) = read_config(write(tmp_path, content)).notes
+    assert note in found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GPT2,
+        {**GPT2, "add_cross_attention": False, "pruned_heads": {}, "embd_pdrop": 0.1},
+        {**OPT, "layer_norm_elementwise_affine": True, "layerdrop": 0.0},
+        {**BERT, "position_embedding_type": "absolute", "chunk_size_feed_forward": 0},
+    ],
+)
+def test_options_with_their_usual_values_say_nothing(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
+    assert read_config(write(tmp_path, content)).notes == ()
+
+
+def test_what_files_of_transformers_leave_out_is_what_the_model_does(tmp_path: Path) -> None:
+    """They have no field for how DeepSeek's third version scores and chooses experts."""
+    stated = read_config(write(tmp_path, DEEPSEEK_V3))
+    content = without(without(DEEPSEEK_V3, "topk_method"), "scoring_func")
+    assert read_config(write(tmp_path, content)) == stated
+
+
+def test_newer_files_keep_the_rotated_part_of_heads_in_a_table(tmp_path: Path) -> None:
+    content = {**without(NEOX, "rotary_pct"), "rope_parameters": {"partial_rotary_factor": 0.5}}
+    assert read_config(write(tmp_path, content)).rotary_fraction == 0.5
+
+
+def test_a_bert_that_is_a_decoder_reads_what_comes_before(tmp_path: Path) -> None:
+    assert not read_config(write(tmp_path, BERT)).causal
+    assert read_config(write(tmp_path, {**BERT, "is_decoder": True})).causal
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ({**GPT2, "model_type": "whisper"}, "unknown model_type 'whisper'.*gpt2.*llama"),
@@ -239,6 +306,20 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
         ({**MIXTRAL, "num_experts_per_tok": 8}, "8 of 8 experts per token; expected fewer"),
         ({**QWEN3_MOE, "mlp_only_layers": [0]}, "a mix of layers .* is not supported"),
         ({**DEEPSEEK_V3, "moe_layer_freq": 2}, "moe_layer_freq other than 1"),
+        ({**DEEPSEEK_V3, "mlp_bias": True}, "mlp_bias is True, which is not supported"),
+        ({**DEEPSEEK_V3, "topk_method": "x"}, "topk_method is 'x'; known are greedy, group"),
+        ({**DEEPSEEK_V3, "scoring_func": "x"}, "scoring_func is 'x'; known are sigmoid, softmax"),
+        ({**DEEPSEEK_V3, "qk_rope_head_dim": 63}, "is 63 wide; expected an even number"),
+        ({**LLAMA3, "rms_norm_eps": -1e-6}, "'rms_norm_eps' is -1e-06; expected a number of at"),
+        ({**GPT2, "layer_norm_epsilon": -1}, "'layer_norm_epsilon' is -1.0; expected a number"),
+        ({**GPT2, "add_cross_attention": True}, "add_cross_attention is True, which is not sup"),
+        ({**BERT, "pruned_heads": {"1": [0, 2]}}, "pruned_heads is .* which is not supported"),
+        ({**BERT, "position_embedding_type": "relative_key"}, "only 'absolute' is"),
+        (
+            {**OPT, "layer_norm_elementwise_affine": False},
+            "layer_norm_elementwise_affine is False, which is not supported .only True is.; an",
+        ),
+        ({**OPT, "_remove_final_layer_norm": True}, "_remove_final_layer_norm is True"),
         ("[]", "expected a JSON object"),
         ("{", "not valid JSON"),
     ],
