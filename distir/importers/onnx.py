@@ -9,7 +9,7 @@ to be equal. A batch that the file fixes at 1 is found and widened. Errors in a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from distir.errors import DistirError, ImportModelError, UnsupportedOpError
 from distir.garbage import collection_paused
 from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion
-from distir.importers.onnx_file import ModelRecord, TensorRecord, read_model
+from distir.importers.onnx_file import Dims, GraphRecord, ModelRecord, TensorRecord, read_model
 from distir.importers.onnx_roles import Decision, TensorRoles
 from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
@@ -79,17 +79,21 @@ def read_onnx(
     op.
     """
     model = read_model(source)
+    name = _name(model, source)
+
+    def convert(binding: Binding) -> tuple[Conversion, Function]:
+        return _convert(model, binding, parameters, tables, name)
+
     first_error: DistirError | None = None
     for binding in bindings(model.graph, batch_size, sequence_length, sizes or {}):
         try:
-            conversion, function = _convert(
-                model, binding, parameters, tables, _name(model, source)
-            )
+            conversion, function = convert(binding)
         except UnsupportedOpError:
             raise
         except ImportModelError as error:
             first_error = first_error or error
             continue
+        _check_declared(model.graph, binding, function, lambda other: convert(other)[1])
         if widen:
             function = _widened(function, conversion, batch_size or PROBE_BATCH)
         traced = [binding.note] if binding.note else []
@@ -146,6 +150,55 @@ def _convert(
             _check_elements(value)
         _check_operands(node)
     return conversion, function
+
+
+def _check_declared(
+    graph: GraphRecord,
+    binding: Binding,
+    function: Function,
+    convert: Callable[[Binding], Function],
+) -> None:
+    """Raises `ImportModelError` if an output is declared with another shape than it has.
+
+    A size that changes with those that the file leaves open may be declared as it was when the file
+    was made: `convert` gives the function at other sizes.
+    """
+    found = [value.type.shape for value in function.outputs]
+    declared = [graph.declared.get(name) for name in graph.outputs]
+    wrong = [
+        position
+        for position, (dims, shape) in enumerate(zip(declared, found, strict=True))
+        if dims is not None and not _agree(dims, shape)
+    ]
+    if not wrong:
+        return
+    twice = {name: 2 * size for name, size in binding.symbols.items()}
+    try:
+        others = convert(next(bindings(graph, None, None, twice))).outputs if twice else ()
+    except DistirError:  # made for the sizes that it has
+        return
+    for position in wrong:
+        dims, shape = declared[position] or (), found[position]
+        other = others[position].type.shape if others else shape
+        fixed = tuple(a if a == b else None for a, b in zip(shape, other, strict=True))
+        if not _agree(dims, fixed):
+            raise ImportModelError(
+                f"the output {graph.outputs[position]!r} is declared with the shape "
+                f"{_written(dims)}, but its ops make {_written(shape)}; correct the shape, or the "
+                "ops"
+            )
+
+
+def _agree(declared: Dims, shape: Sequence[int | None]) -> bool:
+    """Whether a shape is as declared, where both say a size."""
+    return len(declared) == len(shape) and all(
+        not isinstance(theirs, int) or ours is None or ours == theirs
+        for theirs, ours in zip(declared, shape, strict=True)
+    )
+
+
+def _written(dims: Dims) -> str:
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
 def _check_elements(value: Value) -> None:

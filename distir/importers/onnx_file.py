@@ -41,6 +41,12 @@ _DTYPES: dict[int, DType] = {
 _CODES = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
     "FLOAT16": 10, "DOUBLE": 11, "BFLOAT16": 16}  # fmt: skip
 """Codes of the most common types, by the names that old files use."""
+_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2,
+    17: 1, 18: 1, 19: 1, 20: 1}  # fmt: skip
+"""Bytes per element of raw data, by the code of its type."""
+_TYPED_FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data",
+    13: "uint64_data"}  # fmt: skip
+"""The field with an element per number, by the code of its type; of others it is `int32_data`."""
 _OTHER_DTYPES = {8: "string", 14: "complex64", 15: "complex128", 21: "uint4", 22: "int4", 23: "fp4"}
 
 _NUMPY_NAMES: dict[DType, str] = {
@@ -108,7 +114,7 @@ class TensorRecord:
     source: Path | None = None
     """The external file with the values, if there is one; it may not exist."""
     in_file: bool = True
-    """Whether the values are in the ONNX file itself."""
+    """Whether the values are in the ONNX file itself; where weights are stripped, they are not."""
 
     @property
     def num_elements(self) -> int:
@@ -172,12 +178,16 @@ class NodeRecord:
         return f"{domain}{self.op_type} {name!r}"
 
 
+Dims = tuple[int | str | None, ...]
+"""Declared dims. Each is a size, the text of a symbolic size, or None if it has neither."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InputRecord:
-    """A declared input. A dim is a size, the text of a symbolic size, or None if it has neither."""
+    """A declared input."""
 
     name: str
-    dims: tuple[int | str | None, ...]
+    dims: Dims
     dtype: DType
 
 
@@ -190,6 +200,8 @@ class GraphRecord:
     initializers: Mapping[str, TensorRecord]
     nodes: tuple[NodeRecord, ...]
     outputs: tuple[str, ...]
+    declared: Mapping[str, Dims] = field(default_factory=dict[str, Dims])
+    """The dims of those outputs whose shapes are declared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,7 +266,11 @@ def _read(proto: Any, folder: Path | None) -> ModelRecord:
             (_domain(each.domain), _text(each.name)): reader.function(each)
             for each in proto.functions
         }
-        return ModelRecord(reader.graph(proto.graph), opset, functions)
+        for version in (opset, *(each.opset for each in functions.values())):
+            _check_opset(version)
+        graph = reader.graph(proto.graph)
+        _check_outputs(graph)
+        return ModelRecord(graph, opset, functions)
     except RecursionError as error:
         raise ImportModelError("the file nests graphs too deeply") from error
 
@@ -262,6 +278,26 @@ def _read(proto: Any, folder: Path | None) -> ModelRecord:
 def _default_opset(imports: Any) -> int | None:
     versions = [int(entry.version) for entry in imports if _domain(entry.domain) == ""]
     return max(versions, default=None)
+
+
+def _check_opset(version: int | None) -> None:
+    newest: int = _onnx("defs").onnx_opset_version()
+    if version is not None and not 1 <= version <= newest:
+        raise ImportModelError(
+            f"the file has opset {version}; expected 1 to {newest}, which the installed package "
+            "onnx knows; update that package, or export the model with one of these"
+        )
+
+
+def _check_outputs(graph: GraphRecord) -> None:
+    made = {name for node in graph.nodes for name in node.results}
+    made |= {record.name for record in graph.inputs} | set(graph.initializers)
+    missing = [name for name in graph.outputs if name not in made]
+    if missing:
+        raise ImportModelError(
+            f"the output {missing[0]!r} is declared, but no op makes it, and it is no input; "
+            "remove it from the file, or add the op"
+        )
 
 
 def _domain(domain: str | bytes) -> str:
@@ -294,7 +330,12 @@ class _Reader:
         )
         nodes = tuple(self.node(node) for node in proto.node)
         outputs = tuple(_text(value.name) for value in proto.output)
-        return GraphRecord(_text(proto.name), inputs, initializers, nodes, outputs)
+        declared = {
+            _text(value.name): _dims(value.type.tensor_type)
+            for value in proto.output
+            if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+        }
+        return GraphRecord(_text(proto.name), inputs, initializers, nodes, outputs, declared)
 
     def function(self, proto: Any) -> FunctionRecord:
         """A model-local function."""
@@ -369,7 +410,7 @@ class _Reader:
             return TensorRecord(
                 name, shape, dtype, proto, self._external_path(proto, name), in_file=False
             )
-        return TensorRecord(name, shape, dtype, proto)
+        return TensorRecord(name, shape, dtype, proto, in_file=_has_data(proto, name, shape))
 
     def _external_path(self, proto: Any, name: str) -> Path | None:
         """The external file with a tensor's values; None if there is no place to look for it."""
@@ -400,16 +441,38 @@ class _Reader:
         tensor = proto.type.tensor_type
         if not tensor.HasField("shape"):
             raise ImportModelError(f"{where} has no shape; export the model with shapes")
-        dims: list[int | str | None] = []
-        for dim in tensor.shape.dim:
-            if dim.HasField("dim_param") and dim.dim_param:
-                dims.append(_text(dim.dim_param))
-                continue
-            size = int(dim.dim_value) if dim.HasField("dim_value") else -1
-            # Some exporters write 0 or -1 for "any size".
-            dims.append(size if size > 0 else None)
         dtype = read_dtype(int(tensor.elem_type), where)
-        return InputRecord(_text(proto.name), tuple(dims), dtype)
+        return InputRecord(_text(proto.name), _dims(tensor), dtype)
+
+
+def _dims(tensor: Any) -> Dims:
+    """The dims of a declared type that has a shape."""
+    dims: list[int | str | None] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_param") and dim.dim_param:
+            dims.append(_text(dim.dim_param))
+            continue
+        size = int(dim.dim_value) if dim.HasField("dim_value") else -1
+        # Some exporters write 0 or -1 for "any size".
+        dims.append(size if size > 0 else None)
+    return tuple(dims)
+
+
+def _has_data(proto: Any, name: str, shape: Sequence[int]) -> bool:
+    """Whether a tensor has its values in the file. Raises `ImportModelError` if it has some of
+    them, or more."""
+    code, wanted = int(proto.data_type), math.prod(shape)
+    raw = len(proto.raw_data)
+    if raw:
+        found, wanted, unit = raw, wanted * _BYTES[code], "bytes"
+    else:
+        found, unit = len(getattr(proto, _TYPED_FIELDS.get(code, "int32_data"))), "numbers"
+    if found not in (0, wanted):
+        raise ImportModelError(
+            f"tensor {name!r} of shape {list(shape)} has {found:,} {unit} of values; expected "
+            f"{wanted:,}, or none in a file without weights: it may be damaged; export it again"
+        )
+    return found == wanted
 
 
 def sorted_nodes(

@@ -524,6 +524,77 @@ def test_cycles_missing_names_and_double_names_are_refused() -> None:
         import_onnx(double)
 
 
+def _declaring(*outputs: tuple[str, Any], batch: Any = "n") -> Any:
+    """A product that makes y, `[batch, 4]`, with outputs that are declared as (name, dims)."""
+    made = model(
+        {"x": (FLOAT, [batch, 6])}, [node("MatMul", "x w", "y")], "y", {"w": weights(6, 4)}
+    )
+    del made.graph.output[:]
+    for name, dims in outputs:
+        made.graph.output.append(onnx.helper.make_tensor_value_info(name, FLOAT, dims))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (_declaring(("y", ["n", 4]), ("z", ["n"])), "output 'z' is declared, but no op makes it"),
+        (_declaring(("y", ["n", 5])), r"'y' is declared with the shape \[n, 5\], .* make \[2, 4\]"),
+        (_declaring(("y", ["n", 4, 1])), r"with the shape \[n, 4, 1\], but its ops make \[2, 4\]"),
+        (_declaring(("y", [2, None]), batch=8), r"shape \[2, \?\], but its ops make \[8, 4\]"),
+    ],
+    ids=["no op", "size", "rank", "fixed"],
+)
+def test_outputs_that_are_not_as_declared_are_refused(made: Any, message: str) -> None:
+    with pytest.raises(ImportModelError, match=message) as caught:
+        import_onnx(made)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dims", [["m", 4], [1, 4], [None, None], [0, 4]])
+def test_a_size_that_the_file_leaves_open_may_be_declared_as_it_was_at_the_export(
+    dims: list[Any],
+) -> None:
+    assert import_onnx(_declaring(("y", dims))).outputs[0].type.shape == (2, 4)
+
+
+@pytest.mark.parametrize("opset", [0, 99])
+def test_opsets_that_are_not_known_are_refused(opset: int) -> None:
+    made = _declaring(("y", ["n", 4]))
+    made.opset_import[0].version = opset
+    with pytest.raises(ImportModelError, match=f"has opset {opset}; expected 1 to [0-9]+, which"):
+        import_onnx(made)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("as_raw_data", [False, True])
+def test_tensors_with_too_few_or_too_many_values_are_refused(
+    as_raw_data: bool, constant: bool
+) -> None:
+    for numbers in (23, 25):
+        made = _declaring(("y", ["n", 4]))
+        (tensor,) = made.graph.initializer
+        tensor.ClearField("raw_data")
+        if as_raw_data:
+            tensor.raw_data = np.ones(numbers, np.float32).tobytes()
+        else:
+            tensor.float_data.extend([1.0] * numbers)
+        if constant:
+            made.graph.node.insert(0, node("Constant", "", "w", value=tensor))
+            del made.graph.initializer[:]
+        found = rf"{4 * numbers} bytes .* 96" if as_raw_data else f"{numbers} numbers .* 24"
+        with pytest.raises(ImportModelError, match=rf"tensor 'w' of shape \[6, 4\] has {found}"):
+            import_onnx(made)
+
+
+def test_tensors_without_values_are_shapes_alone() -> None:
+    made = _declaring(("y", ["n", 4]))
+    made.graph.initializer[0].ClearField("raw_data")
+    imported = read_onnx(made, load_weights=True)
+    assert [value.type.shape for value in imported.function.parameters] == [(6, 4)]
+    assert not imported.weights
+
+
 def test_nodes_without_results_do_nothing() -> None:
     made = attention()
     made.graph.node.append(onnx.helper.make_node("Gather", ["table", "ids"], []))
