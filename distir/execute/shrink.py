@@ -18,11 +18,10 @@ from distir.axes.model import Axes, Axis
 from distir.axes.order import canonical_order
 from distir.axes.rescale import op_at, rescale, resize
 from distir.errors import DistirError, TransformError
-from distir.execute.values import random_values, rows_indexed
+from distir.execute.values import dims_indexed, random_values
 from distir.importers.load import LoadedModel
-from distir.ir.core import Node, Part, Value
+from distir.ir.core import Array, Node, Part, Value
 from distir.ir.function import Function
-from distir.ops.lookup import Gather, GatherElements
 from distir.ops.loss import CrossEntropy
 from distir.ops.tensor import Boundary, Concat, Split
 from distir.program import Program, build_program
@@ -404,20 +403,30 @@ def _rows_needed(
     known = _known_values(workload)
     needed: dict[str, int] = {}
     for node in program.function.nodes:
-        axis = _row_axis(program, node, row_axes)
-        if axis is None:
-            continue
-        found = known.get(node.operands[1])
-        highest = None if found is None else int(np.max(found))
-        # Positions run along one sequence, buckets of distances along two.
-        along = [a for a in program.axes.of(node.result) if sequence and tied(a) is tied(sequence)]
-        positions = len(along) == 1
-        if highest is None and positions and node.operands[1] not in moving:
-            highest = along[0].size - 1
-        rows = rows_indexed(node, {v: v.type.shape for v in node.operands})
-        if highest is not None and rows is not None and rows < min(highest + 1, axis.rows):
-            needed[axis.name] = max(needed.get(axis.name, 0), min(highest + 1, axis.rows))
+        dims = dims_indexed(node)
+        found = known.get(node.operands[1]) if dims else None
+        for place, dim in enumerate(dims):
+            axis = _row_axis(program, node.operands[0], dim, row_axes)
+            if axis is None:
+                continue
+            reached = None
+            if found is not None:
+                # Of several dims, the last dim of the index has a place in each.
+                reached = _rows_reached(found if len(dims) == 1 else found[..., place])
+            # Positions run along one sequence, buckets of distances along two.
+            of_result = program.axes.of(node.result)
+            along = [a for a in of_result if sequence and tied(a) is tied(sequence)]
+            if reached is None and len(along) == 1 and node.operands[1] not in moving:
+                reached = along[0].size
+            rows = node.operands[0].type.shape[dim]
+            if reached is not None and rows < min(reached, axis.rows):
+                needed[axis.name] = max(needed.get(axis.name, 0), min(reached, axis.rows))
     return needed
+
+
+def _rows_reached(indices: Array) -> int:
+    """The fewest rows that these indices can choose from; -1 is the last one."""
+    return max(int(np.max(indices)) + 1, -int(np.min(indices)))
 
 
 def _known_values(workload: Workload) -> dict[Value, Any]:
@@ -444,15 +453,16 @@ def _known_values(workload: Workload) -> dict[Value, Any]:
 
 
 def _row_axis(
-    program: Program, node: Node, row_axes: Mapping[Value, Sequence[RowAxis | None]]
+    program: Program,
+    table: Value,
+    dim: int,
+    row_axes: Mapping[Value, Sequence[RowAxis | None]],
 ) -> RowAxis | None:
-    """The axis whose rows a lookup chooses from, if it is one of a parameter or constant."""
-    if not isinstance(node.op, (Gather, GatherElements)):
-        return None
+    """The axis of a dim that indices choose from, if it is one of a parameter or constant."""
     dims = program.axes.dims
-    rows = dims[node.operands[0]][node.op.axis]
+    rows = dims[table][dim]
     for value, found in row_axes.items():
-        for dim, axis in zip(dims.get(value, ()), found, strict=False):
-            if dim == rows and len(dim) == 1 and axis is not None:
+        for other, axis in zip(dims.get(value, ()), found, strict=False):
+            if other == rows and len(other) == 1 and axis is not None:
                 return axis
     return None

@@ -14,7 +14,7 @@ from distir.axes.rescale import part, resize, shape_at
 from distir.ir.core import Array, Node, Value
 from distir.ir.types import DType
 from distir.ops.elementwise import Cast, Identity
-from distir.ops.lookup import Gather, GatherElements, GatherND, ScatterElements
+from distir.ops.lookup import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from distir.ops.loss import CrossEntropy, PickLast
 from distir.ops.optimizer import AdamStep, MomentumStep, SGDStep
 from distir.ops.tensor import Boundary, Concat, Expand, Reshape, Slice, Split, Transpose
@@ -224,16 +224,24 @@ def index_bounds(
 
 
 def rows_indexed(node: Node, shapes: Mapping[Value, tuple[int, ...]]) -> int | None:
-    """Number of rows that the second operand of a node chooses from; None if it is no index."""
+    """Number of rows that the second operand of a node chooses from, in each of several dims at
+    least; None if it is no index."""
+    dims = dims_indexed(node)
+    return min((shapes[node.operands[0]][dim] for dim in dims), default=None)
+
+
+def dims_indexed(node: Node) -> tuple[int, ...]:
+    """The dims of a node's first operand that its second one chooses from; none if it is no index.
+    If there are several, the last dim of the index has a place in each of them."""
     op = node.op
     if isinstance(op, (Gather, GatherElements, ScatterElements)):
-        return shapes[node.operands[0]][op.axis]
+        return (op.axis,)
     if isinstance(op, (CrossEntropy, PickLast)):
-        return shapes[node.operands[0]][-1]
-    if isinstance(op, GatherND):
-        start, depth = op.batch_dims, shapes[node.operands[1]][-1]
-        return min(shapes[node.operands[0]][start : start + depth])
-    return None
+        return (-1,)
+    if isinstance(op, (GatherND, ScatterND)):
+        start = op.batch_dims if isinstance(op, GatherND) else 0
+        return tuple(range(start, start + node.operands[1].type.shape[-1]))
+    return ()
 
 
 __all__ = [
@@ -242,6 +250,7 @@ __all__ = [
     "StepResult",
     "StepValues",
     "batch_axes",
+    "dims_indexed",
     "index_bounds",
     "join_microbatches",
     "joined_samples",

@@ -13,6 +13,7 @@ from distir import Strategy, Workload, load_model
 from distir.errors import StrategyError, TransformError
 from distir.execute import executor
 from distir.execute.sequential import evaluate
+from distir.execute.shrink import shrink
 from distir.execute.verify import (
     ROUNDING_MARGIN,
     Difference,
@@ -28,7 +29,7 @@ from distir.ops.activations import Relu
 from distir.ops.arithmetic import Mul, Sin
 from distir.ops.collective import AllReduce
 from distir.ops.lookup import GatherND
-from tests.importers.models import INT64, integers, model, node, stripped, weights
+from tests.importers.models import FLOAT, INT64, integers, model, node, stripped, weights
 
 COMMAND = ["verify", "--model", "gpt2-xs", "--dp", "2", "--tp", "2", "--microbatches", "2"]
 
@@ -210,6 +211,77 @@ def test_an_index_along_the_sequence_needs_no_more_rows_than_its_table_has(
     strategy = Strategy(dp=2, tp=2, microbatches=2)
     found = verify(Workload(model=loaded, batch_size=8), strategy)
     assert found.passed
+
+
+def _with_written_rows(rows: int, *indices: int) -> Any:
+    """A model that overwrites some of the rows of its input, in a dim that no parameter has."""
+    return model(
+        {"x": (FLOAT, ["batch", rows, 16])},
+        [
+            node("MatMul", "x up", "h"),
+            node("Transpose", "h", "by_row", perm=[1, 0, 2]),
+            node("Slice", "by_row start end", "first"),
+            node("Mul", "first scale", "updates"),
+            node("ScatterND", "by_row indices updates", "new"),
+            node("Transpose", "new", "back", perm=[1, 0, 2]),
+            node("MatMul", "back down", "y"),
+        ],
+        "y",
+        {
+            "up": weights(16, 24),
+            "down": weights(24, 16),
+            "scale": weights(24),
+            "start": integers(0),
+            "end": integers(len(indices)),
+            "indices": np.asarray(indices, np.int64)[:, None],
+        },
+    )
+
+
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "no values"])
+@pytest.mark.parametrize("indices", [(7, 3), (31, 30, 2), (-32, -1)])
+def test_rows_that_are_written_at_constant_indices_are_verified(
+    indices: tuple[int, ...], has_values: bool
+) -> None:
+    made = _with_written_rows(32, *indices)
+    loaded = load_model(lambda: made if has_values else stripped(made))
+    strategy = Strategy(dp=2, tp=2, microbatches=2)
+    assert verify(Workload(model=loaded, batch_size=8), strategy).passed
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "rows"),
+    [
+        ("GatherND", "table tuples", 21),
+        ("ScatterND", "table tuples updates", 21),
+        ("ScatterElements", "table elements updates", 21),
+        ("GatherElements", "table elements", 21),
+        ("GatherND", "table from_the_end", 23),
+        ("Gather", "table rows", 21),
+    ],
+)
+def test_a_table_keeps_the_rows_that_constant_indices_reach(
+    op: str, operands: str, rows: int
+) -> None:
+    made = model(
+        {"x": (FLOAT, ["batch", 16])},
+        [node(op, operands, "chosen"), node("Gemm", "x chosen", "y", transB=1)],
+        "y",
+        {
+            "table": weights(40, 16),
+            "tuples": np.asarray([[20], [5]], np.int64),
+            "elements": np.asarray([[20] * 16, [5] * 16], np.int64),
+            "from_the_end": np.asarray([[-23], [5]], np.int64),
+            "rows": integers(20, 5),
+            "updates": weights(2, 16),
+        },
+    )
+    loaded = load_model(lambda: made, onnx_options={"parameters": ["table", "updates"]})
+    workload = Workload(model=loaded, batch_size=8)
+    small = shrink(workload, [Strategy()])
+    table = next(value for value in small.model.function.parameters if value.name == "table")
+    assert table.type.shape[0] == rows
+    assert verify(workload, Strategy(dp=2)).passed
 
 
 def test_indices_beyond_what_they_choose_from_are_an_error_of_one_line() -> None:
