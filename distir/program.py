@@ -25,6 +25,7 @@ from distir.transforms.cut import cut_into_blocks
 from distir.transforms.fold import Fold, Unfolded
 from distir.transforms.loss import attach_loss, is_logits
 from distir.transforms.lower import lower_always
+from distir.transforms.parting import Parting, parted, partings
 
 UNNAMED = "axis"
 """The name of axes whose purpose is not known."""
@@ -312,7 +313,26 @@ def build_program(
     function has no such output, no batch, or no parameter that meets an input.
     """
     function = _with_main_output(function, output, keep_others=not training)
-    function = canonical_order(lower_always(function))
+    function = lower_always(function)
+    found = partings(function)
+    program = _analysed(parted(function, found), training, loss)
+    useful = [each for each in found if _is_useful(each, program)]
+    if len(useful) < len(found):
+        program = _analysed(parted(function, useful), training, loss)
+    return program
+
+
+def _is_useful(parting: Parting, program: Program) -> bool:
+    """Whether attention's heads are an axis of a part, along the dim in which it was cut. Other
+    parts, such as those of a bottleneck, gain nothing: one sum over devices becomes several."""
+    group, heads = program.blocks.group, program.blocks.head_axes
+    along = (axis for part, dim in parting.dims.items() for axis in program.axes.dims[part][dim])
+    return any(group.get(axis, axis) in heads for axis in along)
+
+
+def _analysed(function: Function, training: bool, loss: str | None) -> Program:
+    """The program of a function whose first output is the main one."""
+    function = canonical_order(function)
     fold = Fold.of(function)
     found = _by_short_function(fold) if fold else None
     if found is None:

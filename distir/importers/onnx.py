@@ -24,6 +24,7 @@ from distir.importers.onnx_roles import Decision, TensorRoles
 from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, without_unused
 from distir.importers.unit_batch import widen_batch
+from distir.importers.written import join_written
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Node, Value
 from distir.ir.function import Function
@@ -142,7 +143,8 @@ def _convert(
         outputs=tuple(outputs),
         notes=tuple(builder.notes),
     )
-    function = without_unused(gather_per_sample(merge_slices(without_unused(function))))
+    function = join_written(without_unused(function))
+    function = without_unused(gather_per_sample(merge_slices(function)))
     for value in (*function.inputs, *function.parameters, *function.outputs):
         _check_elements(value)
     for node in function.nodes:

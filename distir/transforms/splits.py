@@ -99,6 +99,8 @@ class Splits:
                 if axis not in passed and not tally.is_at_border(axis)
             )
         }
+        for axis in self._read_whole(found):
+            del found[axis]
         together: dict[Axis, set[Axis]] = {}
         for node in self.block.nodes:
             present = found.keys() & self.axes.kinds[node].keys()
@@ -113,6 +115,19 @@ class Splits:
             else:
                 primary.append(axis)
         return tuple(primary), secondary
+
+    def _read_whole(self, axes: Collection[Axis]) -> set[Axis]:
+        """Those of internal axes that meet another one in a product of activations, which occurs in
+        more of these products and so splits this one: devices read the axis whole there, as the
+        values of a head that all queries share."""
+        spaces = self._spaces_between_activations
+        count = Counter(axis for space in spaces for axis in space)
+        found: set[Axis] = set()
+        for space in spaces:
+            present = [axis for axis in axes if axis in space]
+            most = max((count[axis] for axis in present), default=0)
+            found.update(axis for axis in present if count[axis] < most)
+        return found
 
     @cached_property
     def _spaces_between_activations(self) -> list[Collection[Axis]]:

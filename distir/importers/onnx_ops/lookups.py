@@ -27,7 +27,11 @@ def gather(call: Call) -> Value:
     """Gather with indices counted from the start; a view if the indices are evenly spaced and the
     data is computed."""
     axis = normalize_axis("Gather", int(call.attribute("axis", 0)), call.type().rank)
-    indices = positive_indices(call, 1, call.type().shape[axis])
+    return _looked_up(call, axis, positive_indices(call, 1, call.type().shape[axis]))
+
+
+def _looked_up(call: Call, axis: int, indices: Value) -> Value:
+    """The rows of the first operand at indices along a dim."""
     known = call.builder.constants.get(indices)
     if known is not None and isinstance(call.entry(0), Value):
         view = strided_view(call.type().shape, axis, known)
@@ -154,6 +158,10 @@ def gather_nd(call: Call) -> Value:
     batch_dims = int(call.attribute("batch_dims", 0))
     if call.type(1).shape[-1] == 1 and not batch_dims:
         # Rows of a table, such as the weights of the expert that each token chose.
+        if index is not None:
+            type = call.type(1).with_shape(index.shape[:-1])
+            known = OnnxConstant(type, np.where(index < 0, index + data.shape[0], index)[..., 0])
+            return _looked_up(call, 0, call.resolve(known))
         places = call.operand(1)
         places = call.add(Reshape(places.type.shape[:-1]), places)
         return call.add(lookup.Gather(0), call.operand(0), places)

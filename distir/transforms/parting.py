@@ -1,0 +1,304 @@
+"""Cuts parameters whose products are cut into unequal parts, each of which is split by itself.
+
+Some models keep the weights of queries, keys and values in one matrix and cut its product. Where
+the parts are equally long, their number and their length are two axes, of which the second is
+split. Unequal parts (more heads of queries than of keys and values) have no axis in common.
+Training frameworks lay such a matrix out anew, so that a device holds its share of each part; here
+each part is a parameter of its own, which comes to the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from distir.ir.core import Array, Node, Op, Value
+from distir.ir.function import Function
+from distir.ir.signature import Kind
+from distir.ir.types import TensorType
+from distir.ops.lookup import Gather
+from distir.ops.tensor import Reshape, Slice, Split, Transpose
+
+NAMED = 3
+"""The most parameters that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """A value that is cut into unequal parts, and what makes these parts by themselves instead."""
+
+    nodes: Mapping[Node, Sequence[Node]]
+    """Per node, those in its place."""
+    parameters: Mapping[Value, Sequence[Value]]
+    """Per parameter, its parts."""
+    constants: Mapping[Value, Array | None]
+    """Parts of constants."""
+    dims: Mapping[Value, int]
+    """Per part of a parameter, the dim along which it was cut."""
+
+
+def partings(function: Function) -> list[Parting]:
+    """All values that are cut into unequal parts and depend along this dim on parameters alone."""
+    uses = function.uses()
+    by_value: dict[tuple[Value, int], list[_Piece]] = {}
+    turned = {node.result: node for node in function.nodes if isinstance(node.op, Transpose)}
+    for node in function.nodes:
+        for piece in _pieces(node, function.constants, turned):
+            by_value.setdefault((piece.whole, piece.dim), []).append(piece)
+    found: list[Parting] = []
+    for (whole, dim), pieces in by_value.items():
+        sizes = _sizes(pieces, whole.type.shape[dim])
+        if sizes is not None and _read_only_by(whole, pieces, function, uses):
+            parts = _Parts(function, uses)
+            values = parts.of(whole, dim, sizes)
+            if values is not None and parts.parameters:
+                found.append(parts.joined(pieces, sizes, values))
+    return found
+
+
+def parted(function: Function, chosen: Sequence[Parting]) -> Function:
+    """The function with these values made in parts."""
+    if not chosen:
+        return function
+    nodes = {node: new for each in chosen for node, new in each.nodes.items()}
+    parameters = {value: new for each in chosen for value, new in each.parameters.items()}
+    constants = {**function.constants}
+    for each in chosen:
+        constants |= each.constants
+    return replace(
+        function,
+        parameters=tuple(p for v in function.parameters for p in parameters.get(v, (v,))),
+        constants=constants,
+        nodes=tuple(new for node in function.nodes for new in nodes.get(node, (node,))),
+        notes=(*function.notes, _note([value.name for value in parameters])),
+    )
+
+
+def _note(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (
+        "split part by part, since one product makes queries, keys and values of unequal length: "
+        f"{', '.join(names[:NAMED])}{more}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A stretch of one dim of a value that a node takes."""
+
+    whole: Value
+    dim: int
+    start: int
+    size: int
+    node: Node
+    result: Value
+    turn: Node | None
+    """The Transpose of the whole that the node reads instead, if it does."""
+
+
+def _pieces(
+    node: Node, constants: Mapping[Value, Array | None], turned: Mapping[Value, Node]
+) -> list[_Piece]:
+    """The pieces that a node takes of its first operand, or of what this is a Transpose of."""
+    if not node.operands:
+        return []
+    source = node.operands[0]
+    found = _stretches(node, constants)
+    turn = turned.get(source)
+    if turn is None or not isinstance(turn.op, Transpose):
+        return [
+            _Piece(source, dim, start, size, node, result, None)
+            for result, (dim, start, size) in zip(node.results, found, strict=False)
+        ]
+    whole, order = turn.operands[0], turn.op.permutation
+    return [
+        _Piece(whole, order[dim], start, size, node, result, turn)
+        for result, (dim, start, size) in zip(node.results, found, strict=False)
+    ]
+
+
+def _stretches(node: Node, constants: Mapping[Value, Array | None]) -> list[tuple[int, int, int]]:
+    """`(dim, start, size)` of what each result of a node is of its first operand, if they are
+    stretches of one dim; otherwise none."""
+    op, shape = node.op, node.operands[0].type.shape
+    if isinstance(op, Split):
+        starts = accumulate((0, *op.sizes[:-1]))
+        return [(op.axis % len(shape), *each) for each in zip(starts, op.sizes, strict=True)]
+    if isinstance(op, Slice):
+        kept = node.result.type.shape
+        cut = [dim for dim, size in enumerate(shape) if kept[dim] != size]
+        if len(cut) == 1 and op.steps[cut[0]] == 1:
+            (dim,) = cut
+            return [(dim, range(shape[dim])[op.slices[dim]].start, kept[dim])]
+    if isinstance(op, Gather):
+        index = constants.get(node.operands[1])
+        if index is not None and index.size == 1:
+            dim = op.axis % len(shape)
+            return [(dim, int(index.reshape(-1)[0]) % shape[dim], 1)]
+    return []
+
+
+def _sizes(pieces: Sequence[_Piece], size: int) -> tuple[int, ...] | None:
+    """The sizes of the parts into which pieces cut a dim, if these are several, do not overlap, and
+    are not all equal; otherwise None."""
+    parts = sorted({(each.start, each.size) for each in pieces})
+    sizes = tuple(length for _, length in parts)
+    ends = list(accumulate(sizes))
+    is_tiled = [start for start, _ in parts] == [0, *ends[:-1]] and ends[-1] == size
+    return sizes if is_tiled and len(set(sizes)) > 1 else None
+
+
+def _read_only_by(
+    whole: Value, pieces: Sequence[_Piece], function: Function, uses: Mapping[Value, list[Node]]
+) -> bool:
+    """Whether a value is read only by these pieces and by the Transposes that they read."""
+    own = {each.node for each in pieces}
+    turns = {each.turn for each in pieces if each.turn is not None}
+    read = {reader for turn in turns for reader in uses[turn.result]} | set(uses[whole])
+    kept = {whole, *(turn.result for turn in turns)}
+    return read <= own | turns and kept.isdisjoint(function.outputs)
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The parts of one value and of all that they are made of."""
+
+    function: Function
+    uses: Mapping[Value, list[Node]]
+    nodes: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
+    parameters: dict[Value, list[Value]] = field(default_factory=dict[Value, list[Value]])
+    constants: dict[Value, Array | None] = field(default_factory=dict[Value, "Array | None"])
+    dims: dict[Value, int] = field(default_factory=dict[Value, int])
+    _producers: Mapping[Value, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._producers = self.function.producers()
+
+    def of(self, value: Value, dim: int, sizes: Sequence[int]) -> list[Value] | None:
+        """A value in parts of these sizes along a dim; None if they cannot be made apart from each
+        other, or if the value is needed as a whole elsewhere."""
+        if value in self.function.constants:
+            return self._of_constant(value, dim, sizes)
+        if value in self._producers:
+            return self._of_result(self._producers[value], dim, sizes)
+        if value in self.function.parameters and self._is_read_once(value):
+            parts = self.parameters[value] = _like(value, dim, sizes)
+            self.dims.update(dict.fromkeys(parts, dim))
+            return parts
+        return None
+
+    def _is_read_once(self, value: Value) -> bool:
+        """Whether one node alone needs a value; constants may be cut for each of their readers."""
+        if value in self.function.constants:
+            return True
+        return len(self.uses[value]) == 1 and value not in self.function.outputs
+
+    def _of_constant(self, value: Value, dim: int, sizes: Sequence[int]) -> list[Value]:
+        import numpy as np
+
+        parts, array = _like(value, dim, sizes), self.function.constants[value]
+        if array is None:
+            self.constants.update(dict.fromkeys(parts))
+        else:
+            cuts = list(accumulate(sizes))[:-1]
+            self.constants |= zip(parts, np.split(array, cuts, axis=dim), strict=True)
+        return parts
+
+    def _of_result(self, node: Node, dim: int, sizes: Sequence[int]) -> list[Value] | None:
+        """The parts of a node's result, from the parts of the operands that have this dim, too."""
+        if node in self.nodes:
+            return [each.result for each in self.nodes[node]]
+        along = _along(node, dim, sizes) if len(node.results) == 1 else None
+        if along is None:
+            return None
+        operands: list[Sequence[Value]] = []
+        for operand, cut in zip(node.operands, along, strict=True):
+            if cut is not None and not self._is_read_once(operand):
+                return None
+            parts = [operand] * len(sizes) if cut is None else self.of(operand, *cut)
+            if parts is None:
+                return None
+            operands.append(parts)
+        results = _like(node.result, dim, sizes)
+        self.nodes[node] = [
+            replace(node, op=_resized(node.op, own, result), operands=own, results=(result,))
+            for own, result in zip(zip(*operands, strict=True), results, strict=True)
+        ]
+        return results
+
+    def joined(
+        self, pieces: Sequence[_Piece], sizes: Sequence[int], values: Sequence[Value]
+    ) -> Parting:
+        """All that was found, with the pieces as views of the parts of their whole."""
+        part_at = dict(zip(accumulate((0, *sizes[:-1])), values, strict=True))
+        views: dict[Node, list[Node]] = {}
+        for each in pieces:
+            part, node = part_at[each.start], each.node
+            own = views.setdefault(node, [])
+            if each.turn is not None:
+                (type,) = each.turn.op.infer(part.type)
+                turned = Value(type, part.name)
+                own.append(replace(each.turn, operands=(part,), results=(turned,)))
+                part = turned
+            op = Reshape(each.result.type.shape)
+            own.append(Node(op, (part,), (each.result,), node.origin, node.part))
+        turns = {each.turn: list[Node]() for each in pieces if each.turn is not None}
+        nodes = {**self.nodes, **turns, **views}
+        return Parting(nodes, self.parameters, self.constants, self.dims)
+
+
+def _like(value: Value, dim: int, sizes: Sequence[int]) -> list[Value]:
+    """New values for the parts of a value."""
+    return [
+        Value(_with_size(value.type, dim, size), f"{value.name}.{number}")
+        for number, size in enumerate(sizes)
+    ]
+
+
+def _with_size(type: TensorType, dim: int, size: int) -> TensorType:
+    return type.with_shape((*type.shape[:dim], size, *type.shape[dim + 1 :]))
+
+
+def _resized(op: Op, operands: Sequence[Value], result: Value) -> Op:
+    return op.localized([value.type for value in operands], [result.type])
+
+
+def _along(
+    node: Node, dim: int, sizes: Sequence[int]
+) -> list[tuple[int, tuple[int, ...]] | None] | None:
+    """How the operands of a node are cut where a dim of its result is cut into parts of these
+    sizes: the dim and the sizes, or None for one that each part needs as a whole. None in all if
+    the parts are not computed independently of each other."""
+    signature = node.op.signature(node.operand_types, node.result_types)
+    (result,) = signature.results
+
+    def times(loops: Sequence[int]) -> int:
+        return math.prod(signature.loops[loop].size for loop in loops)
+
+    if not result[dim]:
+        return None
+    outer, *inner = result[dim]
+    steps = times(inner)
+    tied = {loop for pair in (*signature.follows, *signature.equal) for loop in pair}
+    if (
+        signature.loops[outer].kind is not Kind.PARALLEL
+        or outer in tied
+        or any(size % steps for size in sizes)
+    ):
+        return None
+    found: list[tuple[int, tuple[int, ...]] | None] = []
+    for dims in signature.operands:
+        cut = [(place, loops) for place, loops in enumerate(dims) if outer in loops]
+        if not cut:
+            found.append(None)
+            continue
+        (place, loops), *others = cut
+        if others or loops[0] != outer:
+            return None
+        found.append((place, tuple(size // steps * times(loops[1:]) for size in sizes)))
+    return found
+
+
+__all__ = ["Parting", "parted", "partings"]
