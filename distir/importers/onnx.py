@@ -109,7 +109,7 @@ def read_onnx(
         return ImportedModel(
             function=function,
             symbols=binding.symbols,
-            input_dims=binding.dims,
+            input_dims={value.name: binding.dims[value.name] for value in function.inputs},
             lengths=binding.lengths,
             decisions=conversion.roles.decisions,
             weights=weights,
@@ -134,9 +134,10 @@ def _convert(
     builder = Builder(name)
     conversion = Conversion(model, TensorRoles(model.graph, parameters, tables), builder)
     outputs = conversion.run(binding.shapes)
+    read = {value for node in builder.nodes for value in node.operands}
     function = Function(
         name=name,
-        inputs=tuple(builder.inputs),
+        inputs=tuple(v for v in builder.inputs if v in read or v.type.num_elements),
         parameters=tuple(builder.parameters),
         constants=dict(builder.constants),
         nodes=tuple(builder.nodes),

@@ -65,10 +65,10 @@ def bindings(
 ) -> Iterator[Binding]:
     """Bindings to try, best first.
 
-    At first all symbols have different sizes. Then symbols of one kind are equal, because a file
-    may give two names to one size. Then they are bound to numbers that occur in the file, because a
-    traced export may work only at the sizes it was traced with. Raises `ImportModelError` if
-    `sizes` names an unknown symbol.
+    At first caches of keys and values are empty, and all other symbols have different sizes. Then
+    symbols of one kind are equal, because a file may give two names to one size. Then they are
+    bound to numbers that occur in the file, because a traced export may work only at the sizes it
+    was traced with. Raises `ImportModelError` if `sizes` names an unknown symbol.
     """
     dims = {record.name: _texts(record) for record in graph.inputs}
     symbols = _classify(graph, dims)
@@ -76,7 +76,7 @@ def bindings(
     if unknown:
         known = ", ".join(symbols.batch + symbols.sequence + symbols.spatial) or "none"
         raise ImportModelError(f"no dim is called {min(unknown)!r}; symbolic dims: {known}")
-    taken = _sizes_in_use(graph)
+    taken = _sizes_in_use(graph) | {*sizes.values()}
     asked = {
         **(dict.fromkeys(symbols.batch, batch_size) if batch_size else {}),
         **(dict.fromkeys(symbols.sequence, sequence_length) if sequence_length else {}),
@@ -84,6 +84,7 @@ def bindings(
     }
 
     def binding(bound: Mapping[str, int], note: str = "") -> Binding:
+        lengths = tuple(name for name in symbols.sequence if bound[name])
         shapes = {
             record.name: tuple(
                 size if isinstance(size, int) else _evaluate(str(text), bound)
@@ -91,11 +92,15 @@ def bindings(
             )
             for record in graph.inputs
         }
-        return Binding(shapes, bound, dims, symbols.sequence, note)
+        return Binding(shapes, bound, dims, lengths, note)
 
-    for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
-        for bound in _candidates(symbols, taken, spatial):
-            yield binding({**bound, **asked})
+    caches = [name for name in _caches(graph, dims, symbols) if name not in sizes]
+    for empty in (caches, []) if caches else ([],):
+        note = f"caches are taken to be empty: {' = '.join(empty)} = 0" if empty else ""
+        for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
+            zero = dict.fromkeys(empty, 0)
+            for bound in _candidates(symbols, taken, spatial, zero):
+                yield binding({**bound, **asked, **zero}, note)
     for bound, note in _traced_sizes(graph, symbols, taken):
         yield binding({**bound, **asked}, note)
 
@@ -136,6 +141,24 @@ def _classify(graph: GraphRecord, dims: Mapping[str, tuple[str | None, ...]]) ->
     return _Symbols(tuple(batch), tuple(sequence), tuple(spatial))
 
 
+def _caches(
+    graph: GraphRecord, dims: Mapping[str, tuple[str | None, ...]], symbols: _Symbols
+) -> tuple[str, ...]:
+    """The symbols that stand for the length of a cache: by themselves, they stand only in several
+    float inputs `[batch, heads, length, depth]`."""
+    users: dict[str, list[InputRecord]] = {}
+    for record in graph.inputs:
+        for text in dims[record.name]:
+            if text is not None:
+                users.setdefault(text, []).append(record)
+    return tuple(
+        name
+        for name in symbols.sequence
+        if len(users.get(name, ())) > 1
+        and all(each.dtype.is_float and len(each.dims) >= 4 for each in users[name])
+    )
+
+
 def _traced_sizes(
     graph: GraphRecord, symbols: _Symbols, taken: set[int]
 ) -> Iterator[tuple[dict[str, int], str]]:
@@ -157,14 +180,16 @@ def _last_two(texts: tuple[str | None, ...]) -> tuple[str, ...]:
     return tuple(last) if len(last) == 2 else ()
 
 
-def _candidates(symbols: _Symbols, taken: set[int], spatial: int) -> Iterator[dict[str, int]]:
-    """Sizes of all symbols to try, at one size of images."""
-    apart = _bind(symbols, taken, False, spatial)
+def _candidates(
+    symbols: _Symbols, taken: set[int], spatial: int, empty: dict[str, int]
+) -> Iterator[dict[str, int]]:
+    """Sizes of all symbols to try, at one size of images; those of `empty` are 0."""
+    apart = _bind(symbols, taken, False, spatial) | empty
     yield apart
     if symbols.sequence:
-        yield _bind(symbols, taken, False, spatial, _SHORT_SIZES)
+        yield _bind(symbols, taken, False, spatial, _SHORT_SIZES) | empty
     if len(symbols.sequence) + len(symbols.batch) > 2:
-        yield _bind(symbols, taken, True, spatial)
+        yield _bind(symbols, taken, True, spatial) | empty
     if len(symbols.sequence) == 3:  # a mask may span the cached and the new positions
         for name in symbols.sequence:
             others = sum(apart[other] for other in symbols.sequence if other != name)

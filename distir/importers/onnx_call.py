@@ -168,6 +168,11 @@ class Call:
         """A constant of shape `()`."""
         return self.builder.scalar(number, dtype)
 
+    def note(self, text: str) -> None:
+        """Tells the user something about the model, once."""
+        if text not in self.builder.notes:
+            self.builder.notes.append(text)
+
     def view(self, x: Value, shape: Sequence[int], kept: Sequence[int | None]) -> Value:
         """Adds a Reshape that only adds or drops dims of size 1. Dim `i` of the operand becomes dim
         `kept[i]` of the result; None: it is dropped."""

@@ -1,9 +1,10 @@
-"""Converters of ONNX's Attention and of rotary embeddings."""
+"""Converters of attention and of rotary embeddings, and what other converters share with them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from distir.errors import ImportModelError
 from distir.importers.onnx_call import Call, converts
@@ -20,7 +21,7 @@ from distir.ops.norm import Softmax
 from distir.ops.tensor import Concat, Reshape, Scale, Transpose
 
 
-def _heads_apart(call: Call, x: Value, heads: int) -> Value:
+def heads_apart(call: Call, x: Value, heads: int) -> Value:
     """Reshapes `[batch, sequence, heads · depth]` to `[batch, heads, sequence, depth]`."""
     if x.type.rank == 4:
         return x
@@ -33,33 +34,60 @@ def _heads_apart(call: Call, x: Value, heads: int) -> Value:
 
 @converts("Attention")
 def attention(call: Call) -> Sequence[Value | None]:
-    """FusedAttention on `[batch, heads, sequence, depth]`, with past keys and values joined in
-    front; products and a softmax if the scores are capped."""
+    """Attention, with past keys and values joined in front."""
     heads, groups = (int(call.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
-    query = _heads_apart(call, call.operand(0), heads)
-    key = _heads_apart(call, call.operand(1), groups)
-    value = _heads_apart(call, call.operand(2), groups)
+    query = heads_apart(call, call.operand(0), heads)
+    key = heads_apart(call, call.operand(1), groups)
+    value = heads_apart(call, call.operand(2), groups)
     past = 0
     if call.has(4) and call.has(5) and call.type(4).num_elements:
         past = call.type(4).shape[2]
         key = call.add(Concat(2), call.operand(4), key)
         value = call.add(Concat(2), call.operand(5), value)
     mask = _attention_mask(call, query.type.dtype) if call.has(3) else None
-    scale = float(call.attribute("scale", 0.0)) or 1 / math.sqrt(query.type.shape[3])
-    is_causal = bool(call.attribute("is_causal", 0))
-    if is_causal and past:
-        mask, is_causal = _shifted_causal_mask(call, query, key, past, mask), False
-    softcap = float(call.attribute("softcap", 0.0))
-    if softcap:
-        result = _capped_attention(call, query, key, value, mask, scale, is_causal, softcap)
-    else:
-        masks = () if mask is None else (mask,)
-        result = call.add(FusedAttention(scale, is_causal), query, key, value, *masks)
-    if call.type(0).rank == 3:
-        batch, count, rows, depth = result.type.shape
-        moved = call.add(Transpose((0, 2, 1, 3)), result)
-        result = call.add(Reshape((batch, rows, count * depth)), moved)
-    return (result, key, value)
+    form = Scores(
+        float(call.attribute("scale", 0.0)),
+        float(call.attribute("softcap", 0.0)),
+        is_causal=bool(call.attribute("is_causal", 0)),
+        past=past,
+    )
+    result = attended(call, query, key, value, mask, form)
+    return (heads_together(call, result) if call.type(0).rank == 3 else result, key, value)
+
+
+def heads_together(call: Call, x: Value) -> Value:
+    """Reshapes `[batch, heads, sequence, depth]` to `[batch, sequence, heads · depth]`."""
+    batch, heads, rows, depth = x.type.shape
+    moved = call.add(Transpose((0, 2, 1, 3)), x)
+    return call.add(Reshape((batch, rows, heads * depth)), moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How scores are made of queries and keys."""
+
+    scale: float
+    """Their factor; 0: 1 over the square root of the depth."""
+    softcap: float = 0.0
+    """They are `softcap · tanh(scores / softcap)`; 0: they are not capped."""
+    is_causal: bool = False
+    past: int = 0
+    """Columns in front of those of the rows themselves, which every row sees."""
+
+
+def attended(
+    call: Call, query: Value, key: Value, value: Value, mask: Value | None, form: Scores
+) -> Value:
+    """Attention on `[batch, heads, sequence, depth]`, of which keys and values may have fewer
+    heads; products and a softmax if the scores are capped."""
+    scale = form.scale or 1 / math.sqrt(query.type.shape[3])
+    is_causal = form.is_causal
+    if is_causal and form.past:
+        mask, is_causal = _shifted_causal_mask(call, query, key, form.past, mask), False
+    if form.softcap:
+        return _capped_attention(call, query, key, value, mask, scale, is_causal, form.softcap)
+    masks = () if mask is None else (mask,)
+    return call.add(FusedAttention(scale, is_causal), query, key, value, *masks)
 
 
 def _attention_mask(call: Call, dtype: DType) -> Value:
@@ -135,24 +163,42 @@ def rotary_embedding(call: Call) -> Value:
     else:
         x = call.add(Transpose((0, 2, 1, 3)), x)
     rotated = int(call.attribute("rotary_embedding_dim", 0)) or x.type.shape[3]
+    where = call.operand(where) if call.has(where) else None
+    tables = rotary_tables(call, first, where)
+    result = rotated_by(
+        call, x, tables, rotated, is_interleaved=bool(call.attribute("interleaved", 0))
+    )
+    if is_flat:
+        return call.add(Reshape(call.type().shape), result)
+    return call.add(Transpose((0, 2, 1, 3)), result)
+
+
+def rotary_tables(call: Call, first: int, where: Value | None) -> tuple[Value, Value]:
+    """The cosines and sines of a call, its operands `first` and the next, as
+    `[batch or 1, sequence, 1, angles]`: looked up by positions `where`, if these are given."""
     tables: list[Value] = []
     for position in (first, first + 1):
-        table = call.operand(position)
-        if call.has(where):
-            table = call.add(Gather(0), table, call.operand(where))
+        table = call.untrained(position)
+        if where is not None:
+            table = call.add(Gather(0), table, where)
         if table.type.rank != 3:
             raise ImportModelError(f"the table of rotary factors is {table.type}; expected 3 dims")
         a, b, c = table.type.shape
         tables.append(call.view(table, (a, b, 1, c), (0, 1, 3)))
+    cosine, sine = tables
+    return cosine, sine
+
+
+def rotated_by(
+    call: Call, x: Value, tables: tuple[Value, Value], rotated: int, *, is_interleaved: bool
+) -> Value:
+    """`[batch, sequence, heads, depth]` of which the first `rotated` of the depth are rotated."""
     cut = [slice(0, None, 1)] * 3
     moving = sliced(call, x, [*cut, _cut(0, rotated, x.type.shape[3])])
-    result = _rotated(call, moving, tables[0], tables[1], bool(call.attribute("interleaved", 0)))
-    if rotated != x.type.shape[3]:
-        rest = sliced(call, x, [*cut, slice(rotated, None, 1)])
-        result = call.add(Concat(3), result, rest)
-    if is_flat:
-        return call.add(Reshape(call.type().shape), result)
-    return call.add(Transpose((0, 2, 1, 3)), result)
+    result = _rotated(call, moving, *tables, is_interleaved)
+    if rotated == x.type.shape[3]:
+        return result
+    return call.add(Concat(3), result, sliced(call, x, [*cut, slice(rotated, None, 1)]))
 
 
 def _cut(start: int, stop: int, size: int) -> slice:
