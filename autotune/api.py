@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.durable.helpers import Helpers, helped
 from autotune.durable.optuna_storage import PRUNERS
-from autotune.durable.stated import Kept, plain_search, plain_statement
+from autotune.durable.stated import Kept, plain, plain_search, plain_statement
 from autotune.durable.workers import own_seed
 from autotune.enqueued import Stated, enqueued
 from autotune.exhaustive.certified import Certificate, can_be_certified, certify
@@ -233,6 +233,7 @@ def solve(
     objective = search.over(problem)
     pruner = search.pruner_of(objective)
     stated = plain_statement(statement or ProblemStatement(problem), search)
+    stated |= {name: plain(value) for name, value in problem.framework.items()}
     helping = kept is not None and kept.helping
     seed = own_seed(search.seed) if helping else search.seed
     experience = _carried(search, kept)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import SUPPRESS, add_model_options, given, strategy_of
+from autotune.cli.options import SUPPRESS, add_model_options, given, problem_of, strategy_of
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.simulate import add_strategy_options, communicated, plain, problem_with
 from autotune.statement import ProblemStatement
@@ -115,21 +115,10 @@ class LaunchAsked:
     folder: str
     search_all: bool
 
-    def problem(self, arguments: argparse.Namespace) -> Problem:
-        """The problem that the arguments state, with a space of what the framework can state."""
-        from autotune.launch.better import space_around
-        from autotune.launch.priced import check_stated, restricted
-        from autotune.problem import load_problem
-
-        stated = {**self.target.usual, **given(arguments, ProblemStatement)}
-        stated["space"] = space_around(self.target, stated["space"])
-        problem = load_problem(**stated)
-        told = f"{arguments.space} for {self.target.name}"
-        problem = replace(problem, space_name=told, space_options="")
-        if not self.search_all:
-            problem = restricted(problem, self.target)
-        check_stated(problem, self.target)
-        return problem
+    def framed(self, arguments: argparse.Namespace) -> argparse.Namespace:
+        """The arguments with the framework, and with what it usually has where nobody says."""
+        asked = {"framework": self.target.name, "search_all": self.search_all}
+        return argparse.Namespace(**{**self.target.usual, **vars(arguments), **asked})
 
     def of(self, result: TuneResult) -> Launched | None:
         """The launch of the best strategy; None if there is none."""
@@ -157,6 +146,32 @@ class LaunchAsked:
         return done
 
 
+def problem_for_framework(arguments: argparse.Namespace) -> Problem:
+    """The problem that the arguments state; where they name a framework, or the study that they
+    are about does, with a space of what that can state."""
+    name: str | None = getattr(arguments, "framework", None)
+    if name is None:
+        return problem_of(arguments)
+    from autotune.launch import TARGETS
+    from autotune.launch.better import space_around
+    from autotune.launch.priced import check_stated, restricted
+    from autotune.problem import load_problem
+
+    target = TARGETS.get(name)
+    stated = given(arguments, ProblemStatement)
+    problem = load_problem(**{**stated, "space": space_around(target, stated["space"])})
+    problem = replace(
+        problem,
+        space_name=f"{stated['space']} for {target.name}",
+        space_options="",
+        framework={"framework": name, "search_all": arguments.search_all},
+    )
+    if not arguments.search_all:
+        problem = restricted(problem, target)
+    check_stated(problem, target)
+    return problem
+
+
 def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:
     """What `--launch` says. Raises `DistirError` if it cannot be done."""
     asked: str | None = getattr(arguments, "launch", None)
@@ -167,11 +182,6 @@ def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:
         return None
     from autotune.launch import TARGETS
 
-    if getattr(arguments, "workers", 1) > 1:
-        raise DistirError(
-            "--launch searches what the framework can state, which other workers do not know; "
-            "leave --workers out, or --launch, and write the best plan's files by autotune launch"
-        )
     name, colon, folder = asked.partition(":")
     if not colon or not folder:
         raise DistirError(f"--launch {asked}: expected T:DIR, such as megatron:out/")

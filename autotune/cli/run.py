@@ -10,7 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.fit import add_fit_option, write_fit
-from autotune.cli.launch import LaunchAsked, add_launch_options, launch_asked, plain_launch
+from autotune.cli.launch import (
+    LaunchAsked,
+    add_launch_options,
+    launch_asked,
+    plain_launch,
+    problem_for_framework,
+)
 from autotune.cli.options import (
     SUPPRESS,
     add_model_options,
@@ -153,12 +159,13 @@ def execute(arguments: argparse.Namespace) -> int:
             from autotune.api import Search, solve
 
             kept = kept_of(arguments)
+            launch = launch_asked(arguments)
+            arguments = arguments if launch is None else launch.framed(arguments)
             arguments = as_begun(arguments, kept)
             kept = kept_of(arguments)
             read_enqueued(arguments)
             search = Search(**given(arguments, Search))
-            launch = launch_asked(arguments)
-            problem = problem_of(arguments) if launch is None else launch.problem(arguments)
+            problem = problem_for_framework(arguments)
         result = solve(
             problem,
             search,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -89,6 +90,8 @@ def as_begun(arguments: argparse.Namespace, kept: Kept) -> argparse.Namespace:
     study = found_study(kept)
     attributes = study.attributes()
     study.close()
+    if "launch" in arguments.typed:
+        _check_framework(attributes["problem"], vars(arguments))
     stated = {name: plain(getattr(arguments, name)) for name in STATED if name in arguments.typed}
     search = {
         name: value
@@ -97,6 +100,23 @@ def as_begun(arguments: argparse.Namespace, kept: Kept) -> argparse.Namespace:
     }
     values = restored(attributes["problem"], stated) | restored(search, {})
     return argparse.Namespace(**{**vars(arguments), **values})
+
+
+def _check_framework(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raises `DistirError` if `--launch` asks for another space than a study was begun with."""
+    names = ("framework", "search_all")
+    if all(kept.get(name) == asked[name] for name in names):
+        return
+    begun, here = (
+        f"--launch {each['framework']}:…{' --search-all' if each['search_all'] else ''}"
+        if each.get("framework")
+        else "no --launch"
+        for each in (kept, asked)
+    )
+    raise DistirError(
+        f"the study is another one: it was begun with {begun}, here it is {here}; leave --launch "
+        "out to go on with it, and write the files of a plan by autotune launch"
+    )
 
 
 def read_enqueued(arguments: argparse.Namespace) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from autotune.cli.options import SUPPRESS, given, problem_of
+from autotune.cli.launch import problem_for_framework
+from autotune.cli.options import SUPPRESS, given
 from autotune.cli.output import INTERRUPTED, Output, add_json_option, note
 from autotune.cli.progress import progress
 from autotune.cli.studies import add_study_options, as_begun, kept_of
@@ -43,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
         kept = kept_of(arguments, resume=True, helping=True)
         arguments.compare_grid = False
         search = Search(**given(arguments, Search))
-        problem = problem_of(arguments)
+        problem = problem_for_framework(arguments)
         statement = ProblemStatement(**given(arguments, ProblemStatement))
         watch = Watch(progress) if parent is None else Watch()
         tracker = RunsOfTheDead() if parent is None else None

@@ -94,9 +94,8 @@ def open_study(
     if kept.resume:
         study = found_study(kept)
         attributes = study.attributes()
-        for words in differences(
-            attributes["problem"] | attributes["facts"], {**statement, **facts}
-        ):
+        asked = {"framework": None, **statement, **facts}
+        for words in differences(attributes["problem"] | attributes["facts"], asked):
             raise DistirError(f"the study {kept.study!r} is another one: {words}")
         changed = differences(attributes["versions"], _versions())
         notes = tuple(f"the study {kept.study!r} goes on with other software: {w}" for w in changed)

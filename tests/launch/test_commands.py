@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from autotune import tune
 from autotune.cli import main
+from distir.errors import DistirError
 from distir.factoring import ExpertFactors
 from distir.schedules import find_schedule
 from distir.schedules.core.schedule import format_schedule
@@ -467,9 +469,66 @@ def test_attention_that_no_file_states_is_told_and_not_counted(
     ] == ["attention"]
 
 
-def test_other_workers_do_not_know_what_a_framework_can_state(
+STUDY = ["--storage", "sqlite:///a.db", "--study", "a"]
+
+
+def begun_for(capsys: pytest.CaptureFixture[str], *more: str) -> Any:
+    """A study whose best plan is launched with torchtitan, as it was begun."""
+    asked = ["run", "--model", "llama3.2-1b", "--cluster", "hgx-h100", "--devices", "2"]
+    asked += ["--batch-size", "8", "--trials", "2", "--no-compare-grid", "--no-tracking", *STUDY]
+    asked += ["--sampler", "random"]
+    return json_of(capsys, *asked, "--launch", "torchtitan:out", *more)
+
+
+@pytest.mark.slow(seconds=6)
+@pytest.mark.parametrize("more", [(), ("--search-all",)])
+def test_a_study_for_a_framework_is_resumed_and_joined_by_its_name_alone(
+    capsys: pytest.CaptureFixture[str], folder: Path, more: tuple[str, ...]
+) -> None:
+    """It knows what was searched, whether `--launch` is stated again or not."""
+    begun = begun_for(capsys, *more)
+    resumed = json_of(capsys, "run", *STUDY, "--resume", "--trials", "3", "--no-tracking")
+    assert resumed["space_size"] == begun["space_size"]
+    assert resumed["settings"] == begun["settings"]
+    assert "launch" not in resumed
+    again = ["--launch", "torchtitan:out", "--overwrite", *more, "--trials", "4"]
+    launched = json_of(capsys, "run", *STUDY, "--resume", "--no-tracking", *again)
+    assert launched["launch"]["target"] == "torchtitan"
+    joined = json_of(capsys, "work", *STUDY)
+    assert joined["space_size"] == begun["space_size"]
+    assert len(joined["trials"]) == 4
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_study_is_not_resumed_for_another_framework(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    asked = ["run", "--model", "gpt2", "--storage", "sqlite:///a.db", "--study", "a"]
-    assert main([*asked, "--workers", "2", "--launch", "megatron:out"]) == 2
-    assert "leave --workers out" in capsys.readouterr().err
+    begun_for(capsys)
+    resume = ["run", *STUDY, "--resume", "--no-tracking", "--launch"]
+    assert (
+        "it was begun with --launch torchtitan:…, here it is --launch megatron:…; leave --launch "
+        "out"
+    ) in refused(capsys, *resume, "megatron:other")
+    assert "here it is --launch torchtitan:… --search-all" in refused(
+        capsys, *resume, "torchtitan:other", "--search-all"
+    )
+
+
+@pytest.mark.slow(seconds=3)
+def test_a_study_for_a_framework_is_none_of_everything(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    begun_for(capsys)
+    kept: Any = {"storage": "sqlite:///a.db", "study": "a", "resume": True}
+    problem: Any = {"devices": 2, "batch_size": 8, "gradient_precision": "fp32"}
+    with pytest.raises(DistirError, match="its framework is torchtitan, here it is not stated"):
+        tune("llama3.2-1b", "hgx-h100", **problem, **kept)
+
+
+@pytest.mark.slow(seconds=15)
+def test_workers_search_what_a_framework_can_state(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    found = begun_for(capsys, "--workers", "2")
+    assert len(found["trials"]) == 2
+    assert found["launch"]["target"] == "torchtitan"
