@@ -181,6 +181,17 @@ def truth(option: str, given: Any) -> bool:
     raise LaunchError(f"{option} is {shown(given)}; expected true or false")
 
 
+def at_most_one(framework: str, options: Options, names: Iterable[str]) -> None:
+    """Raises `LaunchError` if several of these options are stated, of which a framework takes
+    one."""
+    stated = [name for name in names if options.get(name) not in (None, False, "false", "False")]
+    if len(stated) > 1:
+        raise LaunchError(
+            f"{' and '.join(stated)} contradict each other: {framework} refuses them together; "
+            "leave out all but one"
+        )
+
+
 AUTO = "auto"
 """What stands for a value that the program that reads a file puts in."""
 

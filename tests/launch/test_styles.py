@@ -242,3 +242,61 @@ def test_what_depends_on_what_runs_is_asked_for(
     devices = 8 if named.startswith(("--set train", "which the")) else None
     with pytest.raises(LaunchError, match=named):
         read_in(tmp_path, files, Stated(devices=devices, model="llama3-8b"))
+
+
+GPT = f"torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL}"
+BRIDGE = """torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config \\
+  train.micro_batch_size=1 model.seq_length=8192"""
+CHUNKS = "--num-virtual-stages-per-pipeline-rank 2"
+LAYOUT = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*12|t*12L'"
+LAYOUT_OF_BRIDGE = """model.pipeline_model_parallel_size=2 \\
+  model.pipeline_model_parallel_layout='Et*16|t*16L'"""
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (f"{GPT} --bf16 --fp16", "--bf16 and --fp16 contradict each other: Megatron-LM refuses"),
+        (f"{GPT} {LAYOUT} {CHUNKS}", "layout and --num-virtual-stages-per-pipeline-rank contra"),
+        (
+            f"{GPT} {CHUNKS} --num-layers-per-virtual-pipeline-stage 3",
+            "rank and --num-layers-per-virtual-pipeline-stage contradict each other",
+        ),
+        (
+            f"{BRIDGE} {LAYOUT_OF_BRIDGE} model.virtual_pipeline_model_parallel_size=2",
+            "layout and model.virtual_pipeline_model_parallel_size contradict each other",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    script: str, told: str, tmp_path: Path
+) -> None:
+    """As the framework itself does, which asserts that they are not there together."""
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, {"launch.sh": script}, Stated())
+    assert told in str(raised.value)
+
+
+FULL = "--recompute-granularity full --recompute-method block"
+FULL_OF_BRIDGE = "model.recompute_granularity=full model.recompute_method=block"
+
+
+@pytest.mark.parametrize(
+    ("script", "most", "option"),
+    [
+        (f"{GPT} {FULL} --recompute-num-layers ", 24, "--recompute-num-layers"),
+        (
+            f"{BRIDGE} {FULL_OF_BRIDGE} model.recompute_num_layers=",
+            32,
+            "model.recompute_num_layers",
+        ),
+    ],
+)
+def test_more_recomputed_layers_than_there_are_is_all_of_them_and_told(
+    script: str, most: int, option: str, tmp_path: Path
+) -> None:
+    reading = read_in(tmp_path, {"launch.sh": f"{script}{most + 1}"}, Stated())
+    assert reading.strategy.recompute == "full"
+    assert option in {note.what for note in reading.not_modelled}
+    exactly = read_in(tmp_path, {"launch.sh": f"{script}{most}"}, Stated())
+    assert option not in {note.what for note in exactly.not_modelled}

@@ -6,7 +6,9 @@ written, also where it says what Megatron-Core would do anyway.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.errors import LaunchError
@@ -14,7 +16,13 @@ from autotune.launch.facts import Facts, Launch
 from autotune.launch.rows import Options, Row, Table, row, shown, truth
 from autotune.launch.scripts import header, one_line, script, torchrun
 from autotune.launch.target import Files, Note, Target, add_target
-from autotune.launch.targets.megatron import GROUP, LAYERS, STRATEGY_ROWS, environment
+from autotune.launch.targets.megatron import (
+    GROUP,
+    LAYERS,
+    STRATEGY_ROWS,
+    environment,
+    recomputes_more,
+)
 from autotune.launch.targets.megatron_core import LIMITS, approximations
 from distir.factoring import EXPERT_ORDERS
 from distir.models.zoo import find_model
@@ -120,12 +128,26 @@ def _renamed(original: Row) -> Row:
         return {NAMES[name]: given for name, given in {**unset, **said}.items()}
 
     def read(options: Options, facts: Facts) -> Facts:
-        known = {_THEIRS[n]: given for n, given in options.items() if n in _THEIRS}
-        there = {name: given for name, given in known.items() if given is not None}
-        return original.read(there, facts)
+        try:
+            return original.read(_of_megatron(options), facts)
+        except LaunchError as error:
+            raise LaunchError(_OPTION.sub(_as_bridge_says, str(error))) from error
 
     options = tuple(NAMES[name] for name in original.options if name in NAMES)
     return row(original.facts, options, write, read, original.unsaid)
+
+
+def _of_megatron(options: Options) -> Options:
+    """The words that say what Megatron-LM's options say, under the names of these."""
+    known = {_THEIRS[name]: given for name, given in options.items() if name in _THEIRS}
+    return {name: given for name, given in known.items() if given is not None}
+
+
+_OPTION = re.compile(r"--[a-z-]+")
+
+
+def _as_bridge_says(option: re.Match[str]) -> str:
+    return NAMES.get(option[0], option[0])
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -259,6 +281,11 @@ def _missing(facts: Facts) -> Iterator[Note]:
     yield Note("training", "train.train_iters, checkpoint.save: how long, and where to")
 
 
+def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    for note in recomputes_more(_of_megatron(options), facts):
+        yield replace(note, what=NAMES[note.what])
+
+
 _NEUTRAL = (
     "train.train_iters", "train.eval", "train.exit", "train.manual_gc", "scheduler.",
     "optimizer.lr",
@@ -280,6 +307,7 @@ BRIDGE = add_target(
         read=_read,
         approximated=approximations,
         missing=_missing,
+        assumed=_assumed,
         searches={"expert_order": EXPERT_ORDERS},
         own=("expert_order",),
         is_neutral=lambda option: option.startswith(_NEUTRAL),

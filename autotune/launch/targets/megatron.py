@@ -14,6 +14,7 @@ from autotune.launch.rows import (
     Row,
     Table,
     as_word,
+    at_most_one,
     flag,
     missing,
     row,
@@ -158,6 +159,7 @@ def _write_pipeline(facts: Facts) -> Options:
 
 
 def _read_pipeline(options: Options, facts: Facts) -> Facts:
+    at_most_one("Megatron-LM", options, (_LAYOUT, _CHUNKS, _CHUNK_LAYERS))
     pp = facts["pp"]
     cuts = _read_cuts(options, pp, facts[LAYERS])
     chunks, rest = divmod(len(cuts.layers), pp)
@@ -304,17 +306,33 @@ def _read_recompute(options: Options, facts: Facts) -> Facts:
             f"--recompute-granularity is {shown(given)}; known are selective and full"
         )
     method = options.get("--recompute-method")
-    count = typed(int, "--recompute-num-layers", options.get("--recompute-num-layers", 1))
     if method is None:
         raise LaunchError("full recomputation needs --recompute-method (uniform or block)")
+    count = _recomputed_layers(options)
     if method == "uniform" and count == 1:
         return {"recompute": "full", "recompute_layers": 0}
     if method == "block" and count >= 0:
         return {"recompute": "full" if count else "none", "recompute_layers": count}
     raise LaunchError(
-        f"--recompute-method {shown(method)} with --recompute-num-layers {count} is not simulated; "
+        f"--recompute-method {shown(method)} with {_NUM_LAYERS} {count} is not simulated; "
         "what is: uniform with 1, or block with a number of layers of every stage"
     )
+
+
+_NUM_LAYERS = "--recompute-num-layers"
+
+
+def _recomputed_layers(options: Options) -> int:
+    return typed(int, _NUM_LAYERS, options.get(_NUM_LAYERS, 1))
+
+
+def recomputes_more(options: Options, facts: Facts) -> Iterator[Note]:
+    """What to know where more layers are to be recomputed than the model has."""
+    if facts["recompute"] != "full" or options.get("--recompute-method") != "block":
+        return
+    count, layers = _recomputed_layers(options), facts[LAYERS]
+    if count > layers:
+        yield Note(_NUM_LAYERS, f"the model has {layers} layers: all are recomputed", count)
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -328,6 +346,7 @@ def _write_precision(facts: Facts) -> Options:
 
 
 def _read_precision(options: Options, facts: Facts) -> Facts:
+    at_most_one("Megatron-LM", options, ("--bf16", "--fp16"))
     if "--fp8-format" in options:
         return {"precision": "fp8"}
     for name in ("bf16", "fp16"):
@@ -515,6 +534,7 @@ def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
         if modules != set(modules_recomputed(facts)):
             simulated = ", ".join(modules_recomputed(facts))
             yield Note("--recompute-modules", f"what is simulated is {simulated}", given)
+    yield from recomputes_more(options, facts)
     if "--use-torch-fsdp2" in options:
         yield Note("--use-torch-fsdp2", "simulated as any sharding of parameters", True)
 
