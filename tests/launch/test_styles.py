@@ -118,6 +118,16 @@ ACCELERATED = (
     "--per_device_train_batch_size=4 --max_length 2048\n"
 )
 
+NANOTRON = """parallelism: {dp: 4, tp: 1, pp: 1}
+model:
+  dtype: bfloat16
+  model_config:
+    {hidden_size: 64, num_attention_heads: 4, num_hidden_layers: 2, intermediate_size: 64,
+    vocab_size: 64, num_key_value_heads: 4, max_position_embeddings: 64, attention_bias: false}
+tokens: {micro_batch_size: 1, sequence_length: 64}
+optimizer: {zero_stage: 0}
+"""
+
 CASES: dict[str, tuple[Mapping[str, str], Stated, Mapping[str, Any]]] = {
     "a batch job with arrays and a test": (
         {"launch.sh": SLURM},
@@ -224,11 +234,7 @@ def test_what_is_read_is_what_would_be_launched(style: str, tmp_path: Path) -> N
         ({"launch.sh": LOGGED}, "--set WANDB_KEY=VALUE, or its words by --set LOGGING="),
         ({"launch.sh": f"python pretrain_bert.py {MODEL}"}, "pretrain_bert.py trains another kind"),
         (
-            {"config.yaml": "parallelism: {dp: 1, tp: 1, pp: 1}\n"
-             "model: {dtype: bfloat16, model_config: {hidden_size: 64, num_attention_heads: 4, "
-             "num_hidden_layers: 2, intermediate_size: 64, vocab_size: 64, "
-             "num_key_value_heads: 4, max_position_embeddings: 64, moe_config: {num_experts: 8}}}\n"
-             "tokens: {micro_batch_size: 1, sequence_length: 64}"},
+            {"config.yaml": NANOTRON.replace("attention_bias: false", "moe_config: {num_experts: 8}")},
             "num_experts is 8; what is read of nanotron has no experts",
         ),
         ({"config.yaml": ""}, "empty; expected options"),
@@ -300,3 +306,21 @@ def test_more_recomputed_layers_than_there_are_is_all_of_them_and_told(
     assert option in {note.what for note in reading.not_modelled}
     exactly = read_in(tmp_path, {"launch.sh": f"{script}{most}"}, Stated())
     assert option not in {note.what for note in exactly.not_modelled}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_zero_stages_that_nanotron_does_not_have_are_read_as_what_they_do(
+    stage: int, tmp_path: Path
+) -> None:
+    files = {"config.yaml": NANOTRON.replace("zero_stage: 0", f"zero_stage: {stage}")}
+    reading = read_in(tmp_path, files, Stated())
+    assert reading.strategy.zero == min(stage, 1)
+    told = [(note.what, note.value) for note in reading.not_modelled]
+    assert told == ([("optimizer.zero_stage", stage)] if stage > 1 else [])
+
+
+def test_replicas_alone_share_the_optimizer_of_nanotron(tmp_path: Path) -> None:
+    shared = NANOTRON.replace("pp: 1", "pp: 1, context_parallel_size: 2")
+    files = {"config.yaml": shared.replace("zero_stage: 0", "zero_stage: 1")}
+    (note,) = read_in(tmp_path, files, Stated()).not_modelled
+    assert "nanotron shards over dp = 4 alone" in note.reason

@@ -107,6 +107,21 @@ def _read_optimizer(options: Options, facts: Facts) -> Facts:
     return {"optimizer": "adam"}
 
 
+_ZERO = "optimizer.zero_stage"
+
+
+def _read_stage(options: Options) -> int:
+    stage = typed(int, _ZERO, options.get(_ZERO, 0))
+    if not 0 <= stage <= 3:
+        raise LaunchError(f"{_ZERO} is {stage}; expected 0 or 1, which are what nanotron has")
+    return stage
+
+
+def _read_zero(options: Options, facts: Facts) -> Facts:
+    """nanotron takes 2 and 3 as well, and shards the optimizer alone."""
+    return {"zero": min(1, _read_stage(options))}
+
+
 def _llama(facts: Facts) -> None:
     """Raises `LaunchError` for a model that the Qwen class of nanotron is not."""
     usual: dict[str, Any] = {
@@ -191,7 +206,7 @@ ROWS: tuple[Row, ...] = (
     unsaid("placement", PLACEMENT, "tp, cp, dp, pp from the nearest"),
     accumulated("tokens.micro_batch_size", "tokens.batch_accumulation_per_replica"),
     value("sequence_length", "tokens.sequence_length"),
-    value("zero", "optimizer.zero_stage", 0, always=True),
+    row(("zero",), (_ZERO,), lambda facts: {_ZERO: facts["zero"]}, _read_zero),
     words("precision", "model.dtype", _DTYPES, always=True),
     row(
         ("gradient_precision",),
@@ -264,6 +279,16 @@ def _missing(facts: Facts) -> Iterator[Note]:
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    stage = _read_stage(options)
+    if stage > 1:
+        reason = "nanotron has 0 and 1: it shards the optimizer's state alone, which is simulated"
+        yield Note(_ZERO, reason, stage)
+    if stage and facts["cp"] > 1:
+        reason = (
+            f"nanotron shards over dp = {facts['dp']} alone; what is simulated are shards over "
+            f"cp = {facts['cp']} too"
+        )
+        yield Note(_ZERO, reason, stage)
     if facts["tp"] > 1 and truth(_ASYNC, options.get(_ASYNC, True)):
         reason = "how far tp communication is hidden is the software stack's: see --stack"
         yield Note(_ASYNC, reason)
