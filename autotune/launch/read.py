@@ -174,13 +174,15 @@ def _not_modelled(
     for name, given in options.items():
         if name in target.table.options or name in LAUNCHER or target.is_neutral(name):
             continue
+        if target.is_empty_section(name, given):
+            continue
         reason = target.not_modelled(name)
         if name in ignored:
             reason = "ignored, as asked"
         if reason is None:
             raise LaunchError(
-                f"{source.path}: {name} is no option that is understood of {target.label}; if it "
-                f"does not bear on time, state --ignore={name}"
+                f"{source.path}: {name} is no option that is understood of {target.label}"
+                f"{target.near(name)}; if it does not bear on time, state --ignore={name}"
             )
         if given not in (False, None, "false", "False"):
             yield Note(name, reason, given)

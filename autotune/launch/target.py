@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.facts import MODEL, STRATEGY_FACTS, Facts, Launch
 from autotune.launch.limits import Changes, Limit, usual
 from autotune.launch.rows import Options, Table
+from distir.limits import MOST_NAME_CHARACTERS
 from distir.registry import LAST, Registry, provide
 from distir.rules import Value
 
@@ -102,6 +104,9 @@ class Target:
     """Whether an option bears neither on time nor on memory."""
     not_modelled: Callable[[str], str | None] = lambda option: None
     """Why an option that bears on time or memory is not simulated; None for an unknown one."""
+    known: Collection[str] = ()
+    """Names of options that no row mentions and that are known, of which near ones are named where
+    a file has another; `section.*` stands for whatever a section has."""
     assumed: Callable[[Options, Facts], Iterable[Note]] = _nothing_read
     """What options that are read mean otherwise than it is simulated, given the facts."""
     dry_run: str = ""
@@ -122,6 +127,17 @@ class Target:
         own = {each.name for each in self.limits}
         others = (each for each in usual(unsaid, self.name) if each.name not in own)
         return (*self.limits, *others)
+
+    def near(self, option: str) -> str:
+        """`; did you mean bf16.enabled?`, or nothing if no known option is near."""
+        names = [*self.table.options, *(name for name in self.known if name[-1] != "*")]
+        found = get_close_matches(option[:MOST_NAME_CHARACTERS], names, n=1, cutoff=0.8)
+        return f"; did you mean {found[0]}?" if found else ""
+
+    def is_empty_section(self, option: str, given: Any) -> bool:
+        """Whether this is a section of known options with nothing in it."""
+        names = (*self.table.options, *self.known)
+        return given in (None, {}) and any(name.startswith(f"{option}.") for name in names)
 
     def rules(self, workload: WorkloadFacts) -> tuple[Rule, ...]:
         """The limits as rules for a workload, which prune a space to what can be stated."""

@@ -128,6 +128,8 @@ tokens: {micro_batch_size: 1, sequence_length: 64}
 optimizer: {zero_stage: 0}
 """
 
+MOE = "moe_config: {num_experts: 8}"
+
 CASES: dict[str, tuple[Mapping[str, str], Stated, Mapping[str, Any]]] = {
     "a batch job with arrays and a test": (
         {"launch.sh": SLURM},
@@ -234,7 +236,7 @@ def test_what_is_read_is_what_would_be_launched(style: str, tmp_path: Path) -> N
         ({"launch.sh": LOGGED}, "--set WANDB_KEY=VALUE, or its words by --set LOGGING="),
         ({"launch.sh": f"python pretrain_bert.py {MODEL}"}, "pretrain_bert.py trains another kind"),
         (
-            {"config.yaml": NANOTRON.replace("attention_bias: false", "moe_config: {num_experts: 8}")},
+            {"config.yaml": NANOTRON.replace("attention_bias: false", MOE)},
             "num_experts is 8; what is read of nanotron has no experts",
         ),
         ({"config.yaml": ""}, "empty; expected options"),
@@ -324,3 +326,56 @@ def test_replicas_alone_share_the_optimizer_of_nanotron(tmp_path: Path) -> None:
     files = {"config.yaml": shared.replace("zero_stage: 0", "zero_stage: 1")}
     (note,) = read_in(tmp_path, files, Stated()).not_modelled
     assert "nanotron shards over dp = 4 alone" in note.reason
+
+
+DEEPSPEED = """{"zero_optimization": {"stage": 2, "overlap_comm": true},
+"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "put", "wrong", "meant"),
+    [
+        (
+            "accelerate.yaml", FSDP, ("fsdp_sharding_strategy", "fsdp_sharding_stategy"),
+            "fsdp_config.fsdp_sharding_stategy", "fsdp_config.fsdp_sharding_strategy",
+        ),
+        (
+            "accelerate.yaml", f"{FSDP}parallelism_config: {{parallelism_config_tp_sise: 2}}\n",
+            ("", ""),
+            "parallelism_config.parallelism_config_tp_sise",
+            "parallelism_config.parallelism_config_tp_size",
+        ),
+        ("ds_config.json", DEEPSPEED, ("stage", "stge"), "zero_optimization.stge",
+         "zero_optimization.stage"),
+        ("ds_config.json", DEEPSPEED, ("enabled", "enable"), "bf16.enable", "bf16.enabled"),
+        ("ds_config.json", DEEPSPEED, ("train_micro", "train_mirco"),
+         "train_mirco_batch_size_per_gpu", "train_micro_batch_size_per_gpu"),
+        ("accelerate.yaml", DEEPSPEED_BY_ACCELERATE, ("zero_stage", "zero_stge"),
+         "deepspeed_config.zero_stge", None),
+        ("accelerate.yaml", DEEPSPEED_BY_ACCELERATE, ("mixed_precision", "mixed_precison"),
+         "mixed_precison", None),
+        ("config.yaml", NANOTRON, ("zero_stage", "zero_stag"), "optimizer.zero_stag",
+         "optimizer.zero_stage"),
+        ("config.yaml", NANOTRON, ("pp: 1", "pp: 1, recompute_layers: true"),
+         "parallelism.recompute_layers", "parallelism.recompute_layer"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_key_of_a_section_is_told(
+    file: str, text: str, put: tuple[str, str], wrong: str, meant: str | None, tmp_path: Path
+) -> None:
+    """Also one that says nothing, as far as `read` knows: it may be the one that counts."""
+    stated = Stated(model="llama3-8b", devices=8, batch_size=16, sequence_length=2048)
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, {file: text.replace(*put)}, stated)
+    assert f"{wrong} is no option that is understood" in str(raised.value)
+    assert meant is None or f"did you mean {meant}?" in str(raised.value)
+
+
+def test_keys_that_do_not_matter_are_no_noise(tmp_path: Path) -> None:
+    """Whatever a section of numbers of the optimizer, or of monitors, has; and empty sections."""
+    more = """"scheduler": {"type": "WarmupLR", "params": {"any": 1}}, "fp16": {}, "amp": null,
+    "optimizer": {"type": "AdamW", "params": {"anything": 1}}, "tensorboard": {"what": "ever"},"""
+    files = {"ds_config.json": DEEPSPEED.replace("{", "{" + more, 1)}
+    reading = read_in(tmp_path, files, Stated(model="llama3-8b", devices=8, sequence_length=2048))
+    assert not reading.not_modelled

@@ -27,6 +27,7 @@ from autotune.launch.common import (
 )
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import Facts, Launch
+from autotune.launch.known import known_options
 from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_yaml, flattened
 from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed, value, words
@@ -344,22 +345,7 @@ def _with_devices(options: dict[str, Any]) -> dict[str, Any]:
     return options if count in (None, -1) else {**options, "--nproc-per-node": count}
 
 
-_NEUTRAL = (
-    "compute_environment", "debug", "machine_rank", "main_", "rdzv_backend", "same_network",
-    "use_cpu", "enable_cpu_affinity", "downcast_bf16", "tpu_", "gpu_ids", f"{_F}cpu_ram_efficient",
-    f"{_F}state_dict_type", f"{_F}sync_module_states", f"{_F}use_orig_params",
-    f"{_F}transformer_layer_cls_to_wrap", f"{_F}min_num_params", "commands", "command_file",
-)  # fmt: skip
-
-_BEARING = (
-    "fsdp_config",
-    "parallelism_config",
-    "dynamo_config",
-    "fp8_config",
-    "deepspeed_config",
-    "megatron_lm_config",
-)
-
+KNOWN = known_options("accelerate")
 
 ACCELERATE = add_target(
     Target(
@@ -376,10 +362,9 @@ ACCELERATE = add_target(
             {"recompute": "needed"} if facts["recompute"] == "full" else {}
         ),
         missing=_missing,
-        is_neutral=lambda option: option.startswith(_NEUTRAL),
-        not_modelled=lambda option: (
-            "bears on time or memory, and is not simulated" if option.startswith(_BEARING) else None
-        ),
+        is_neutral=KNOWN.is_neutral,
+        not_modelled=KNOWN.not_modelled,
+        known=KNOWN.names,
     ),
     order=5,
 )

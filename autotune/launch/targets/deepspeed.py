@@ -22,6 +22,7 @@ from autotune.launch.common import (
 )
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import Facts, Launch
+from autotune.launch.known import known_options
 from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_json, flattened
 from autotune.launch.rows import AUTO, Options, Row, Table, row, shown, truth, value
@@ -361,6 +362,27 @@ def _with_script(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, 
     return {**found, **{name: said[name] for name in (*LENGTHS, CHECKPOINTING) if name in said}}
 
 
+_READ_OF_ACCELERATE = ("distributed_type", "mixed_precision", "num_processes", "num_machines")
+_READ_OF_SECTION = (
+    "deepspeed_config_file", "zero_stage", "gradient_accumulation_steps",
+    "offload_optimizer_device", "offload_param_device",
+)  # fmt: skip
+
+
+def _unknown_of_accelerate(table: Mapping[str, Any], section: Mapping[str, Any]) -> Options:
+    """What a file of accelerate has beside what is read of it, and accelerate does not know; of its
+    section about DeepSpeed everything else."""
+    known = known_options("accelerate")
+    others = {name: given for name, given in table.items() if name not in _READ_OF_ACCELERATE}
+    unknown = {
+        name: given
+        for name, given in flattened(others).items()
+        if given and not known.is_neutral(name) and known.not_modelled(name) is None
+    }
+    more = {name: given for name, given in section.items() if name not in _READ_OF_SECTION}
+    return {**unknown, **flattened({"deepspeed_config": more} if more else {})}
+
+
 def _of_accelerate(source: Source, config: Source, said: Mapping[str, Any]) -> Options:
     """The options in a file of accelerate that has DeepSpeed run: in a file that it names, or in
     words of its own."""
@@ -388,35 +410,14 @@ def _of_accelerate(source: Source, config: Source, said: Mapping[str, Any]) -> O
         micro = said.get(_TRAINER["train_micro_batch_size_per_gpu"])
         if micro is not None:
             file["train_micro_batch_size_per_gpu"] = micro
+    file |= _unknown_of_accelerate(table, section)
     file |= {n: n == f"{precision}.enabled" for n in _TRAINER if file.get(n) == AUTO and "." in n}
     found = _with_script(file, said)
     count = said.get("--num-processes", said.get("--num_processes", table.get("num_processes")))
     return found if count is None else {**found, "--nproc-per-node": count}
 
 
-_NEUTRAL = (
-    "optimizer.params", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown",
-    "bf16.", "fp16.", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "tensorboard",
-    "wandb", "csv_monitor", "monitor", "comms_logger", "flops_profiler", "checkpoint", "dump_state",
-    "prescale_gradients", "gradient_predivide_factor", "data_efficiency", "seed", "pipeline.",
-    "activation_checkpointing.", "zero_optimization.sub_group_size", "elasticity", "comment",
-    "zero_optimization.stage3_gather_16bit_weights_on_model_save", "compile.", "tensor_parallel.",
-)  # fmt: skip
-
-_BEARING = (
-    "zero_optimization.", "communication_data_type", "data_types.", "sparse_", "amp", "aio",
-    "quantize_training", "compression_training", "curriculum", "autotuning", "nebula",
-    "hybrid_engine", "fp8", "use_data_before_expert_parallelism", "disable_allgather", "train_",
-)  # fmt: skip
-
-
-def _not_modelled(option: str) -> str | None:
-    if option.startswith("zero_optimization.offload"):
-        return "how copies to hosts are buffered, or divided, is not simulated"
-    if option.startswith("zero_optimization.zero_hpz"):
-        return "a second copy of parameters for the backward pass is not simulated"
-    return "bears on time or memory, and is not simulated" if option.startswith(_BEARING) else None
-
+KNOWN = known_options("deepspeed")
 
 DEEPSPEED = add_target(
     Target(
@@ -431,8 +432,9 @@ DEEPSPEED = add_target(
         approximated=_approximated,
         missing=_missing,
         assumed=_assumed,
-        is_neutral=lambda option: option.startswith(_NEUTRAL),
-        not_modelled=_not_modelled,
+        is_neutral=KNOWN.is_neutral,
+        not_modelled=KNOWN.not_modelled,
+        known=KNOWN.names,
     ),
     order=4,
 )

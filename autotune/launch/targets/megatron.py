@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.launch.common import nearest_experts, neighbours_share_experts, unsaid
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
+from autotune.launch.known import known_options
 from autotune.launch.layout import format_layout, parse_layout
 from autotune.launch.rows import (
     Options,
@@ -36,7 +37,6 @@ from autotune.launch.targets.megatron_core import (
     modules_recomputed,
 )
 from autotune.launch.targets.megatron_model import MODEL_ROWS, unstated
-from autotune.launch.targets.megatron_options import is_neutral, not_modelled
 from distir.factoring import EXPERT_ORDERS
 from distir.limits import MOST_MICROBATCHES
 
@@ -578,6 +578,8 @@ def _read(source: Source) -> Options | None:
     return dict(command.options)
 
 
+KNOWN = known_options("megatron")
+
 MEGATRON = add_target(
     Target(
         name="megatron",
@@ -594,8 +596,9 @@ MEGATRON = add_target(
         searches={"expert_order": EXPERT_ORDERS},
         own=("expert_order",),
         assumed=_assumed,
-        is_neutral=is_neutral,
-        not_modelled=not_modelled,
+        is_neutral=KNOWN.is_neutral,
+        not_modelled=KNOWN.not_modelled,
+        known=KNOWN.names,
         dry_run="add --fake-process-group --mock-data and start one process: one GPU takes the "
         "part of rank 0, and nothing is sent",
     ),

@@ -17,6 +17,7 @@ from autotune.launch.common import (
 )
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts, Launch
+from autotune.launch.known import known_options
 from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_yaml, flattened
 from autotune.launch.rows import (
@@ -331,16 +332,7 @@ def _with_devices(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "--nproc-per-node": count} if count else options
 
 
-_NEUTRAL = (
-    "general.", "checkpoints", "data_stages", "logging", "profiler", "tokenizer", "lighteval",
-    "s3_upload", "metrics_logging", "model.init_method", "model.ddp_bucket_cap_mb",
-    "optimizer.clip_grad", "optimizer.learning_rate", "optimizer.weight_decay",
-    "optimizer.optimizer_factory.adam", "tokens.limit", "tokens.train_steps", "tokens.val",
-    f"{_M}bos_token_id", f"{_M}eos_token_id", f"{_M}pad_token_id", f"{_M}initializer_range",
-    f"{_M}use_cache", f"{_M}pretraining_tp", f"{_M}is_", f"{_M}hidden_act", f"{_M}rope_interleaved",
-    "optimizer.optimizer_factory.torch_adam_is_fused",
-)  # fmt: skip
-
+KNOWN = known_options("nanotron")
 
 NANOTRON = add_target(
     Target(
@@ -355,12 +347,9 @@ NANOTRON = add_target(
         approximated=_approximated,
         missing=_missing,
         assumed=_assumed,
-        is_neutral=lambda option: option.startswith(_NEUTRAL),
-        not_modelled=lambda option: (
-            "bears on time or memory, and is not simulated"
-            if option.startswith((_P, _M, "model.", "optimizer.", "tokens."))
-            else None
-        ),
+        is_neutral=KNOWN.is_neutral,
+        not_modelled=KNOWN.not_modelled,
+        known=KNOWN.names,
     ),
     order=6,
 )
