@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from autotune.launch.errors import LaunchError
-from autotune.launch.rows import shown, unset
+from autotune.launch.rows import shown, spelled, unset
 from autotune.launch.shell import Script, read_script
 from distir.files import is_file, is_folder, parsed, read_text
 
@@ -100,9 +100,9 @@ class Source:
     def command(
         self, signs: Collection[str], alone: Callable[[str], bool] = lambda word: False
     ) -> Command | None:
-        """The last command that has one of the words, or else what arrays, or lines that are
-        options, say. A word that stands `alone` is no option's value. Raises `LaunchError` if
-        several commands might run."""
+        """The command that has one of the words, or else what arrays, or lines that are options,
+        say. A word that stands `alone` is no option's value. Raises `LaunchError` if there are
+        several commands, or several that might run."""
         if not self.is_script:
             return None
         found = self._found(self.script, signs, MOST_SHELLS)
@@ -115,18 +115,20 @@ class Source:
         commands = [each for each in script.commands if each and each[0] not in TELLERS]
         lines = [word for each in commands if each[0].startswith("--") for word in each]
         arrays = [word for each in script.arrays for word in each]
-        for listed in (each for each in reversed(commands) if _has(each, signs)):
-            if listed[0].startswith("--"):
-                return script, arrays if _has(arrays, signs) else lines
-            return script, listed
+        wanted = [each for each in commands if _has(each, signs)]
+        if wanted and wanted[-1][0].startswith("--"):
+            return script, arrays if _has(arrays, signs) else lines
+        if wanted:
+            return script, self._only(_programs(wanted, signs))
         inner = {each: None for each in script.inner if each and each[0] not in TELLERS}
         branches = [each for each in inner if _has(each, signs)]
         if len(branches) == 1:
             return script, branches[0]
-        for text in _handed_over((*commands, *inner), signs) if shells else ():
-            handed = self._script(text, script)
-            if (found := self._found(handed, signs, shells - 1)) is not None:
-                return found
+        texts = _handed_over((*commands, *inner), signs) if shells else ()
+        handed = [self._found(self._script(text, script), signs, shells - 1) for text in texts]
+        if found := [each for each in handed if each is not None]:
+            listed = self._only([words for _, words in found])
+            return next(each for each in found if each[1] == listed)
         if _has(arrays, signs):
             return script, arrays
         if branches:
@@ -135,6 +137,16 @@ class Source:
                 "expected one, in a file of its own"
             )
         return None
+
+    def _only(self, commands: Sequence[Sequence[str]]) -> Sequence[str]:
+        """The one command that some are, if they are the same. Raises `LaunchError` if not."""
+        different = list(dict.fromkeys(map(tuple, commands)))
+        if len(different) > 1:
+            raise LaunchError(
+                f"{self.path}: {len(different)} commands could be read: {_told_apart(different)}; "
+                "expected one: put the one to read into a file of its own"
+            )
+        return different[0]
 
     def _script(self, text: str, around: Script | None = None) -> Script:
         try:
@@ -229,6 +241,32 @@ def _has(listed: Sequence[str], signs: Collection[str]) -> bool:
         word in signs or word.partition("=")[0] in signs or word.rpartition("/")[2] in signs
         for word in listed
     )
+
+
+def _programs(commands: Sequence[Sequence[str]], signs: Collection[str]) -> Sequence[Sequence[str]]:
+    """Those of some commands that start a program of the framework; all, if none says so by its
+    name: others, as to convert checkpoints, may take the same options."""
+    names = [sign for sign in signs if not sign.startswith("-")]
+    return [each for each in commands if _has(each, names)] or commands
+
+
+MOST_TOLD = 3
+"""Commands, and options of each, that a message names."""
+
+
+def _told_apart(commands: Sequence[Sequence[str]]) -> str:
+    """Some commands by what they start, and by options that not all of them have so."""
+    stated = [dict(_options(each, [])) for each in commands]
+    told: list[str] = []
+    for command, options in list(zip(commands, stated, strict=True))[:MOST_TOLD]:
+        own = [
+            spelled(name, given)
+            for name, given in options.items()
+            if any(name not in other or other[name] != given for other in stated)
+        ]
+        told.append(shown(" ".join([command[_program(command)], *own[:MOST_TOLD]])))
+    more = len(commands) - len(told)
+    return ", ".join([*told, f"{more} more"] if more else told)
 
 
 def _handed_over(commands: Iterable[Sequence[str]], signs: Collection[str]) -> Iterator[str]:

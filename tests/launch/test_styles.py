@@ -379,3 +379,40 @@ def test_keys_that_do_not_matter_are_no_noise(tmp_path: Path) -> None:
     files = {"ds_config.json": DEEPSPEED.replace("{", "{" + more, 1)}
     reading = read_in(tmp_path, files, Stated(model="llama3-8b", devices=8, sequence_length=2048))
     assert not reading.not_modelled
+
+
+TP = "--tensor-model-parallel-size"
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (
+            f"{GPT} {TP} 2\n{GPT} {TP} 4",
+            f"2 commands could be read: 'pretrain_gpt.py {TP} 2', 'pretrain_gpt.py {TP} 4'; ",
+        ),
+        (f"{GPT}\n{GPT} --bf16", "'pretrain_gpt.py', 'pretrain_gpt.py --bf16'; expected one"),
+        (f'sh -c "{GPT} --bf16"\nsh -c "{GPT} --fp16"', "'pretrain_gpt.py --fp16'"),
+        (f"{TITAN}\n{TITAN.replace('3_8b', '3_70b')}", "'torchtitan.train --config llama3_8b'"),
+        ("\n".join(f"{GPT} {TP} {tp}" for tp in (1, 2, 4, 8)), f"'pretrain_gpt.py {TP} 4', 1 more"),
+    ],
+)
+def test_several_launches_in_a_script_are_named(script: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, {"launch.sh": script}, Stated())
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"{GPT} --bf16\n{GPT} --bf16",
+        f"python convert.py --tensor-model-parallel-size 8\n{GPT} --bf16",
+        f"{GPT} --bf16\npython convert.py --tensor-model-parallel-size 8",
+    ],
+)
+def test_a_launch_that_comes_again_or_beside_other_programs_is_one(
+    script: str, tmp_path: Path
+) -> None:
+    facts = read_in(tmp_path, {"launch.sh": script}, Stated()).facts
+    assert (facts["dp"], facts["precision"]) == (8, "bf16")
