@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts, Launch, model_of
 from autotune.launch.limits import Changes, Limit, only
-from autotune.launch.rows import Options, Row, row, truth, typed
+from autotune.launch.rows import Options, Row, row, truth, typed, value
 from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
 from distir.rules import WorkloadFacts
 from distir.strategy import PLACEMENT, Strategy
@@ -185,6 +185,25 @@ def length_of_script() -> Row:
         return {"sequence_length": typed(int, option, options[option])}
 
     return row(("sequence_length",), LENGTHS, write, read, "the script")
+
+
+Reads = Callable[[Options, Facts], Facts]
+
+
+def length_of_text(option: str, framework: str, read: Reads | None = None) -> Row:
+    """A row for the length of sequences, in a framework that trains models of sequences alone;
+    `read` finds it where the option is not there by other means."""
+    plain = value("sequence_length", option)
+
+    def write(facts: Facts) -> Options:
+        if facts["sequence_length"] is None:
+            raise LaunchError(
+                f"the model has no sequence, whose length {option} states: {framework} trains "
+                "models of text; deepspeed and accelerate launch a script for any model"
+            )
+        return plain.write(facts)
+
+    return row(plain.facts, plain.options, write, read or plain.read)
 
 
 def replicas_left() -> Row:

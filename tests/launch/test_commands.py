@@ -469,6 +469,29 @@ def test_attention_that_no_file_states_is_told_and_not_counted(
     ] == ["attention"]
 
 
+LENGTHS = {
+    "megatron": "--seq-length",
+    "bridge": "model.seq_length",
+    "torchtitan": "--training.seq_len",
+    "nanotron": "tokens.sequence_length",
+}
+
+
+@pytest.mark.parametrize("target", [*LENGTHS, "deepspeed", "accelerate"])
+def test_models_without_a_sequence_are_for_frameworks_that_take_any_model(
+    capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    plan = ["--model", "mlp-2x8", "--cluster", "hgx-h100", "--batch-size", "64", "--dp", "8"]
+    plan += ["--gradient-precision", "fp32" if target == "torchtitan" else "compute"]
+    launch = ["launch", *plan, "--target", target]
+    if target in LENGTHS:
+        line = refused(capsys, *launch)
+        assert f"the model has no sequence, whose length {LENGTHS[target]} states" in line
+    else:
+        written = json_of(capsys, *launch)["files"].values()
+        assert not any("None" in text or "null" in text for text in written)
+
+
 STUDY = ["--storage", "sqlite:///a.db", "--study", "a"]
 
 

@@ -7,7 +7,7 @@ written, also where it says what Megatron-Core would do anyway.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -123,15 +123,12 @@ def _renamed(original: Row) -> Row:
     """A row of Megatron-LM under Bridge's names."""
 
     def write(facts: Facts) -> Options:
-        said = original.write(facts)
+        said = _in_own_words(original.write, facts)
         unset = {name: UNSET[name] for name in original.options if name in UNSET}
         return {NAMES[name]: given for name, given in {**unset, **said}.items()}
 
     def read(options: Options, facts: Facts) -> Facts:
-        try:
-            return original.read(_of_megatron(options), facts)
-        except LaunchError as error:
-            raise LaunchError(_OPTION.sub(_as_bridge_says, str(error))) from error
+        return _in_own_words(original.read, _of_megatron(options), facts)
 
     options = tuple(NAMES[name] for name in original.options if name in NAMES)
     return row(original.facts, options, write, read, original.unsaid)
@@ -141,6 +138,14 @@ def _of_megatron(options: Options) -> Options:
     """The words that say what Megatron-LM's options say, under the names of these."""
     known = {_THEIRS[name]: given for name, given in options.items() if name in _THEIRS}
     return {name: given for name, given in known.items() if given is not None}
+
+
+def _in_own_words(work: Callable[..., Mapping[str, Any]], *given: Any) -> Mapping[str, Any]:
+    """What a row of Megatron-LM makes; its errors name options as Megatron-Bridge does."""
+    try:
+        return work(*given)
+    except LaunchError as error:
+        raise LaunchError(_OPTION.sub(_as_bridge_says, str(error))) from error
 
 
 _OPTION = re.compile(r"--[a-z-]+")

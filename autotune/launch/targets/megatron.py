@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from autotune.launch.common import nearest_experts, neighbours_share_experts, unsaid
+from autotune.launch.common import length_of_text, nearest_experts, neighbours_share_experts, unsaid
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
 from autotune.launch.known import known_options
@@ -431,7 +431,7 @@ _DEGREE_ROWS: tuple[Row, ...] = (
         when=PLACEMENTS[True],
         otherwise=PLACEMENTS[False],
     ),
-    value("sequence_length", "--seq-length"),
+    length_of_text("--seq-length", "Megatron-Core"),
 )
 
 _STAGE_ROWS: tuple[Row, ...] = (

@@ -12,6 +12,7 @@ from autotune.launch.common import (
     USUAL_PLACEMENT,
     accumulated,
     exchanges,
+    length_of_text,
     one_schedule,
     unsaid,
 )
@@ -206,7 +207,7 @@ ROWS: tuple[Row, ...] = (
     ),
     unsaid("placement", PLACEMENT, "tp, cp, dp, pp from the nearest"),
     accumulated("tokens.micro_batch_size", "tokens.batch_accumulation_per_replica"),
-    value("sequence_length", "tokens.sequence_length"),
+    length_of_text("tokens.sequence_length", "nanotron"),
     row(("zero",), (_ZERO,), lambda facts: {_ZERO: facts["zero"]}, _read_zero),
     words("precision", "model.dtype", _DTYPES, always=True),
     row(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.launch.common import (
     FSDP_OFFLOADS,
+    length_of_text,
     nearest_experts,
     neighbours_share_experts,
     not_padded,
@@ -369,10 +370,9 @@ ROWS: tuple[Row, ...] = (
         _write_batch,
         _read_batch,
     ),
-    row(
-        ("sequence_length",),
-        (f"{_T}seq_len",),
-        lambda facts: {f"{_T}seq_len": facts["sequence_length"]},
+    length_of_text(
+        f"{_T}seq_len",
+        "torchtitan",
         lambda options, facts: {
             "sequence_length": _number(options, facts, f"{_T}seq_len", "sequence_length", 2048)
         },
