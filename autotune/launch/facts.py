@@ -154,6 +154,7 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         "vocabulary_multiple": workload.vocabulary_multiple,
         "zoo": zoo_name(config),
         "compiled": simulator.cost.stack.dispatch == "compiled",
+        "dropout": workload.dropout,
     }
     if isinstance(config, TransformerConfig):
         if not workload.dropout:

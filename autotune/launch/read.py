@@ -194,9 +194,9 @@ def _not_modelled(
 def _model(source: Source, target: Target, facts: Facts, stated: Stated) -> tuple[str, Any, bool]:
     """The name of the model, what loads it, and whether it drops what it says."""
     if stated.model is not None:
-        return stated.model, stated.model, True
+        return stated.model, stated.model, facts.get("dropout", True)
     if "model_source" in facts:
-        return facts["model_source"], facts["model_source"], True
+        return facts["model_source"], facts["model_source"], facts.get("dropout", True)
     if MODEL + "layers" not in facts:
         beside = source.path.parent / "config.json"
         if is_file(beside) and beside != source.path:

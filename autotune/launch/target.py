@@ -151,7 +151,7 @@ class Target:
     @property
     def states_model(self) -> bool:
         """Whether sizes of a model are options."""
-        return any(name.startswith(MODEL) for name in self.table.facts)
+        return f"{MODEL}hidden" in self.table.facts
 
 
 TARGETS: Registry[Target] = Registry("target", group=TARGET_GROUP)

@@ -469,6 +469,37 @@ def test_attention_that_no_file_states_is_told_and_not_counted(
     ] == ["attention"]
 
 
+@pytest.mark.parametrize(
+    ("more", "fraction"), [((), "0.1"), (("--no-dropout",), "0.0")], ids=["dropout", "none"]
+)
+def test_dropout_is_stated_for_recipes_and_read_back(
+    capsys: pytest.CaptureFixture[str], more: tuple[str, ...], fraction: str
+) -> None:
+    plan = ["--model", "gpt3-175B", "--batch-size", "64", "--tp", "8", "--pp", "8", *more]
+    plan += ["--microbatches", "64", "--cluster", "hgx-h100"]
+    launched = json_of(capsys, "launch", *plan, "--target", "bridge", "--to", "out")
+    for part in ("hidden", "attention"):
+        assert f" model.{part}_dropout={fraction} " in f"{launched['command']} "
+    plain = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--trials", "0")
+    assert plain["simulated"]["metrics"] == launched["simulated"]["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [((), "dropout = 0.1 and attention_dropout = 0.1"), (("--no-dropout",), "none")],
+)
+def test_dropout_of_a_registry_function_of_ones_own_is_told(
+    capsys: pytest.CaptureFixture[str], more: tuple[str, ...], told: str
+) -> None:
+    plan = ["--dp", "8", "--zero", "3", "--gradient-precision", "fp32", *more]
+    launched = json_of(capsys, "launch", *MODEL, *plan, "--target", "torchtitan")
+    reasons = {note["what"]: note["reason"] for note in launched["missing"]}
+    assert reasons["dropout"].endswith(f"must have {told}")
+    others = ["--model", "llama3-8b", *MODEL[2:], *plan, "--target", "torchtitan"]
+    missing = json_of(capsys, "launch", *others)["missing"]
+    assert "dropout" not in {note["what"] for note in missing}
+
+
 LENGTHS = {
     "megatron": "--seq-length",
     "bridge": "model.seq_length",

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.errors import LaunchError
-from autotune.launch.facts import Facts, Launch
-from autotune.launch.rows import Options, Row, Table, row, shown, truth
+from autotune.launch.facts import MODEL, Facts, Launch, model_facts
+from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed
 from autotune.launch.scripts import header, one_line, script, torchrun
 from autotune.launch.target import Files, Note, Target, add_target
 from autotune.launch.targets.megatron import (
@@ -25,6 +25,7 @@ from autotune.launch.targets.megatron import (
 )
 from autotune.launch.targets.megatron_core import LIMITS, approximations
 from distir.factoring import EXPERT_ORDERS
+from distir.models.transformer import TransformerConfig
 from distir.models.zoo import find_model
 
 if TYPE_CHECKING:
@@ -166,8 +167,7 @@ def _read_recipe(options: Options, facts: Facts) -> Facts:
     recipe = str(options.get("--recipe", ""))
     for name, known in RECIPES.items():
         if known == recipe:
-            layers = getattr(find_model(name), "layers", 0)
-            return {"zoo": name, "model_source": name, LAYERS: layers}
+            return {"zoo": name, "model_source": name, **_of_model(find_model(name))}
     given = facts.get("model_given")
     if given is None:
         raise LaunchError(
@@ -176,7 +176,33 @@ def _read_recipe(options: Options, facts: Facts) -> Facts:
     from distir import load_model
 
     config = load_model(given).config
-    return {"zoo": given, LAYERS: getattr(config, "layers", 0)}
+    return {"zoo": given, **_of_model(config)}
+
+
+def _of_model(config: object) -> Facts:
+    """What is to be known of a model that a recipe makes."""
+    if not isinstance(config, TransformerConfig):
+        return {LAYERS: getattr(config, "layers", 0)}
+    known = model_facts(config)
+    return {name: known[name] for name in (LAYERS, *DROPOUT)}
+
+
+DROPOUT = {
+    f"{MODEL}dropout": "model.hidden_dropout",
+    f"{MODEL}attention_dropout": "model.attention_dropout",
+}
+
+
+def _read_dropout(options: Options, facts: Facts) -> Facts:
+    """Whether the model drops what it usually does. A recipe's own fraction is taken for the
+    model's."""
+    off = [
+        fact
+        for fact, option in DROPOUT.items()
+        if option in options and not typed(float, option, options[option])
+    ]
+    usual = [fact for fact in DROPOUT if facts.get(fact)]
+    return {**dict.fromkeys(off, 0.0), "dropout": not usual or any(f not in off for f in usual)}
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -216,6 +242,12 @@ ROWS: tuple[Row, ...] = (
         lambda options, facts: {
             "gradient_precision": "fp32" if truth(_WIDE, options.get(_WIDE, True)) else "compute"
         },
+    ),
+    row(
+        tuple(DROPOUT),
+        tuple(DROPOUT.values()),
+        lambda facts: {option: facts[fact] for fact, option in DROPOUT.items()},
+        _read_dropout,
     ),
     row(
         (),
@@ -289,6 +321,9 @@ def _missing(facts: Facts) -> Iterator[Note]:
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     for note in recomputes_more(_of_megatron(options), facts):
         yield replace(note, what=NAMES[note.what])
+    for fact, option in DROPOUT.items():
+        if typed(float, option, options.get(option, 0.0)) and not facts.get(fact):
+            yield Note(option, "the model is simulated without dropout", options[option])
 
 
 _NEUTRAL = (

@@ -645,9 +645,21 @@ def _as_run(facts: Facts) -> Mapping[str, Any]:
     return {"stack": stack, "gradient_precision": "fp32"}
 
 
+def _dropout(facts: Facts) -> Iterator[Note]:
+    """What a registry function of one's own is to drop."""
+    parts = {name: facts.get(MODEL + name) for name in ("dropout", "attention_dropout")}
+    dropped = " and ".join(f"{name} = {part:g}" for name, part in parts.items() if part)
+    if dropped or not facts["dropout"]:
+        yield Note(
+            "dropout",
+            f"no option states it: the registry function's model must have {dropped or 'none'}",
+        )
+
+
 def _missing(facts: Facts) -> Iterator[Note]:
     if _registered(facts) is None:
         yield Note("model", "MODULE and CONFIG: a registry function of your own for this model")
+        yield from _dropout(facts)
     yield Note("data", "--dataloader.dataset, if not the registry function's")
     yield Note("tokenizer", "--hf_assets_path: the folder of the tokenizer")
     yield Note("training", "--training.steps, --optimizer.lr, --checkpoint: learning, checkpoints")

@@ -34,5 +34,7 @@ torchrun \
     model.make_vocab_size_divisible_by=1 \
     mixed_precision=fp16_mixed \
     ddp.grad_reduce_in_fp32=false \
+    model.hidden_dropout=0.1 \
+    model.attention_dropout=0.1 \
     model.should_pad_vocab=true \
     "$@"

@@ -32,5 +32,7 @@ torchrun \
     model.make_vocab_size_divisible_by=1 \
     mixed_precision=bf16_with_fp8_current_scaling_mixed \
     ddp.grad_reduce_in_fp32=false \
+    model.hidden_dropout=0.0 \
+    model.attention_dropout=0.0 \
     model.should_pad_vocab=true \
     "$@"
