@@ -129,10 +129,9 @@ class Launch:
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """Nodes, and devices of each: a node is a unit of the cluster's innermost level. All have
-        as many, as launchers expect."""
+        """Nodes, and devices of each. All have as many, as launchers expect."""
         used = self.strategy.devices
-        each = max(n for n in divisors(used) if n <= self.cluster.devices_per_unit[0])
+        each = max(n for n in divisors(used) if n <= self.cluster.node_devices)
         return used // each, each
 
 

@@ -41,6 +41,7 @@ class Launched:
 def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
     """The launch of a strategy. Raises `LaunchError`, with the nearest strategy that can be stated
     and what it costs, if this one cannot be."""
+    refuse_devices(problem, target)
     refuse(problem, target, strategy)
     simulator: Any = problem.simulator
     plan = simulator.plan(strategy)
@@ -78,6 +79,7 @@ def check_stated(problem: Problem, target: Target) -> None:
     model and the workload: as told by one that is a single stage, if there is one."""
     rules = target.rules(problem.workload)
     known = (each for each in islice(problem.space.enumerate(), LOOKED_AT) if each.stages == 1)
+    refuse_devices(problem, target)
     some = next((each for each in known if explain(rules, each) is None), None)
     if some is not None:
         simulator: Any = problem.simulator
@@ -134,6 +136,19 @@ def _in_turn(plan: Plan) -> Plan:
     """The plan with the passes of overlapped pairs one after the other."""
     alone = replace(plan.schedule.schedule, overlapped=())
     return replace(plan, schedule=compile_schedule(alone))
+
+
+def refuse_devices(problem: Problem, target: Target) -> None:
+    """Raises `LaunchError` if a framework does not run on the devices of a cluster."""
+    simulator: Any = problem.simulator
+    device = simulator.cost.cluster.device
+    if device.platform in (None, *target.platforms):
+        return
+    raise LaunchError(
+        f"{target.label}: nothing is written for {device.name}, whose programs go through "
+        f"{device.platform}; what is written starts processes for devices of "
+        f"{' or '.join(target.platforms)}; leave the launch out, or name another cluster"
+    )
 
 
 def refuse(problem: Problem, target: Target, strategy: Strategy) -> None:

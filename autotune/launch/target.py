@@ -93,6 +93,9 @@ class Target:
     usual: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What a problem states if nobody says otherwise (fields of `ProblemStatement`), where it is
     searched for this framework."""
+    platforms: Sequence[str] = ("cuda", "rocm")
+    """Platforms of the devices on which what is written runs (`PLATFORMS` of `distir.cost.device`).
+    """
     searches: Mapping[str, Sequence[Value]] = field(default_factory=dict[str, Sequence[Value]])
     """Values that are searched of fields where the framework's are not the usual ones."""
     own: Sequence[str] = ()

@@ -167,6 +167,9 @@ class Cluster:
     summary: str = ""
     host: Host | None = None
     """What devices may offload to; None where nothing is known of it."""
+    devices_per_node: int | None = None
+    """Devices of one machine, for which launchers start processes; None: a unit of the innermost
+    level."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.levels) <= MOST_LEVELS:
@@ -189,6 +192,11 @@ class Cluster:
         if not 1 <= self.num_devices <= MOST_DEVICES:
             raise ClusterError(
                 f"{shown(self.num_devices)} devices; expected at least 1, at most {MOST_DEVICES:,}"
+            )
+        if self.devices_per_node is not None and not 1 <= self.devices_per_node <= MOST_DEVICES:
+            raise ClusterError(
+                f"a node of cluster {self.name!r} has {shown(self.devices_per_node)} devices; "
+                f"expected at least 1, at most {MOST_DEVICES:,}"
             )
         if self.num_devices > self.capacity:
             raise ClusterError(
@@ -226,6 +234,11 @@ class Cluster:
             below = units[-1] if units else 1
             units.append(max(self.num_devices, below) if level.size is None else below * level.size)
         return tuple(units)
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a full node, for which a launcher starts processes."""
+        return self.devices_per_node or self.devices_per_unit[0]
 
     def with_devices(self, num_devices: int) -> Cluster:
         """The same hardware with another number of devices, over as many units as needed."""

@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from distir.cost.amounts import Amount, soft_maximum
 from distir.cost.stack import SoftwareStack
 from distir.cost.work import OpClass, Work
-from distir.errors import ClusterError
+from distir.errors import ClusterError, shown
 from distir.limits import LEAST_FRACTION, LEAST_RATE, MOST_BYTES, MOST_RATE, MOST_WATTS
 
-__all__ = ["DTYPES", "Device", "kernel_seconds", "op_seconds"]
+__all__ = ["DTYPES", "PLATFORMS", "Device", "kernel_seconds", "op_seconds"]
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 """Types for which a device may state a peak rate."""
+
+PLATFORMS = ("cuda", "rocm", "xla")
+"""Software by which programs reach a device: NVIDIA's, AMD's, or the compiler of TPUs."""
 
 _RUNS_AS = {
     "fp8": ("fp8", "bf16", "fp16"),
@@ -55,6 +58,8 @@ class Device:
     power_watts: float | None = None
     """Electrical power that one device may draw, without host, network and cooling; None where
     nobody states it."""
+    platform: str | None = None
+    """Which of `PLATFORMS` programs reach it by; None where nobody states it."""
     sources: Mapping[str, str] = field(
         default_factory=dict[str, str], repr=False, compare=False, hash=False
     )
@@ -85,6 +90,11 @@ class Device:
             raise ClusterError(
                 f"power of {self.name} is {self.power_watts} W; expected more than 0, at most "
                 f"{MOST_WATTS:g}"
+            )
+        if self.platform not in (None, *PLATFORMS):
+            raise ClusterError(
+                f"platform of {self.name} is {shown(self.platform)}; expected one of "
+                f"{', '.join(PLATFORMS)}"
             )
         if "fp32" not in self.peak_flops_per_second:
             raise ClusterError(f"{self.name} states no fp32 peak; expected at least that one")

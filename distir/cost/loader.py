@@ -6,6 +6,8 @@ A cluster file:
     summary = "4 × A100 per node, 100 Gbit/s network"    # optional
     devices = 8                                          # optional: devices if nobody says
     device = "a100-sxm4-80gb"                            # a name, a file, or a table [device]
+    devices_per_node = 4                                 # optional: of a machine, for launchers
+                                                         # (by default of the innermost level)
 
     [[levels]]                                           # innermost first
     name = "NVLink"
@@ -40,6 +42,7 @@ the heading:
     portable_fraction = 1.0                              # optional: with Ampere's instructions
     rate_spread = 0.15                                   # optional: uncertainty of the former
     power = "400 W"                                      # optional: for the metric `energy`
+    platform = "cuda"                                    # optional, for launchers: or rocm, xla
 
 A software stack states facts about software. Its constants are those that all stacks share
 (`constants.toml`), except the constants that its own table [constants] overrides:
@@ -96,7 +99,7 @@ from typing import cast, get_args
 
 from distir.cost.cluster import Cluster, ClusterLevel, Host, Medium
 from distir.cost.collectives import CollectiveLibrary
-from distir.cost.device import DTYPES, Device
+from distir.cost.device import DTYPES, PLATFORMS, Device
 from distir.cost.products import MeasuredProduct, MeasuredProducts
 from distir.cost.reader import TomlTable, read_toml
 from distir.cost.stack import (
@@ -237,6 +240,7 @@ def _read_cluster(path: Path) -> Cluster:
     one_node = math.prod(level.size or 1 for level in levels)
     devices = top.integer("devices", one_node)
     host = _read_host(top.table("host")) if "host" in top else None
+    node = top.integer("devices_per_node") if "devices_per_node" in top else None
     top.sources()
     top.finish()
     try:
@@ -247,6 +251,7 @@ def _read_cluster(path: Path) -> Cluster:
             levels=levels,
             num_devices=devices,
             host=host,
+            devices_per_node=node,
         )
     except ClusterError as error:
         raise top.fail(error) from error
@@ -300,6 +305,7 @@ def _read_device(table: TomlTable) -> Device:
     portable = table.number("portable_fraction", 1.0)
     spread = table.number("rate_spread", 0.0)
     power = table.quantity("power", WATTS) if "power" in table else None
+    platform = table.choice("platform", PLATFORMS) if "platform" in table else None
     sources = table.sources()
     table.finish()
     try:
@@ -313,6 +319,7 @@ def _read_device(table: TomlTable) -> Device:
             rate_spread=spread,
             sources=sources,
             power_watts=power,
+            platform=platform,
         )
     except ClusterError as error:
         raise table.fail(error) from error

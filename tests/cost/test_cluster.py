@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -118,6 +119,15 @@ def test_a_cluster_that_cannot_be_says_why() -> None:
         box.group(4, 8)
     with pytest.raises(ClusterError, match="no devices 8 apart"):
         box.crossed_level(8)
+
+
+def test_a_node_is_a_unit_of_the_innermost_level_if_nobody_says_otherwise() -> None:
+    assert two_levels(16).node_devices == 8
+    assert replace(two_levels(16), devices_per_node=4).node_devices == 4
+    assert load_cluster("gb200-nvl72").node_devices == 4
+    assert load_cluster("dgx2-v100").node_devices == 16
+    with pytest.raises(ClusterError, match=r"a node of cluster .* has 0 devices"):
+        replace(two_levels(16), devices_per_node=0)
 
 
 def test_load_cluster_takes_the_number_of_devices() -> None:

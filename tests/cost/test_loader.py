@@ -105,6 +105,12 @@ def test_a_description_may_name_a_known_device(write: Write) -> None:
         ('["100 GB/s", "50 GB/s"]', "[]", "levels[0].bandwidth is empty"),
         ('["100 GB/s", "50 GB/s"]', '["100 GB/s", 50]', "levels[0].bandwidth is 50"),
         ('latency = "10 us"', 'latency = "10 us"\nmedium = "air"', "expected one of board"),
+        (
+            "[device]",
+            "devices_per_node = 0\n[device]",
+            "is 0; expected a whole number of at least 1",
+        ),
+        ("[device]", '[device]\nplatform = "metal"', "expected one of cuda, rocm, xla"),
         ("[device]", "[devices_]", "device is missing"),
         ("[[levels]]", "[[tiers]]", "levels is missing"),
         ('name = "lab"', "name = 3", "name is 3; expected a text"),

@@ -230,6 +230,7 @@ def _shipped(folder: str) -> list[str]:
 WHOLE_CLUSTER = """
 name = "lab"
 devices = 8
+devices_per_node = 4
 
 [device]
 name = "A100"
@@ -238,6 +239,7 @@ memory_bandwidth = "2039 GB/s"
 peak = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
 sustained_fraction = 0.9
 rate_spread = 0.15
+platform = "cuda"
 
 [[levels]]
 name = "NVLink"

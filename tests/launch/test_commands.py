@@ -443,6 +443,29 @@ def test_all_nodes_start_equally_many_processes(
     assert read["strategy"]["dp"] == devices
 
 
+@pytest.mark.parametrize(("devices", "nodes"), [(72, 18), (8, 2), (6, 2), (4, 1)])
+def test_processes_are_those_of_a_machine_where_a_level_joins_several(
+    capsys: pytest.CaptureFixture[str], devices: int, nodes: int
+) -> None:
+    plan = ["--dp", str(devices), "--batch-size", str(2 * devices), "--zero", "1"]
+    model = ["--model", "llama3.2-1b", "--cluster", "gb200-nvl72"]
+    plain = json_of(capsys, "launch", *model, *plan, "--target", "megatron")
+    assert f"--nnodes {nodes} --nproc-per-node {devices // nodes}" in plain["files"]["launch.sh"]
+
+
+@pytest.mark.parametrize("target", ["megatron", "accelerate"])
+def test_nothing_is_written_for_devices_that_a_framework_does_not_run_on(
+    capsys: pytest.CaptureFixture[str], folder: Path, target: str
+) -> None:
+    model = ["--model", "llama3.2-1b", "--cluster", "tpu-v5p", "--batch-size", "16"]
+    told = "nothing is written for TPU-v5p-95GB, whose programs go through xla"
+    launch = ["launch", *model, "--dp", "8", "--target", target, "--to", "out"]
+    assert told in refused(capsys, *launch)
+    search = ["run", *model, "--devices", "8", "--no-tracking", "--launch", f"{target}:out"]
+    assert told in refused(capsys, *search)
+    assert not (folder / "out").exists()
+
+
 def test_what_no_option_says_of_a_workload_is_told_before_the_search(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
