@@ -372,6 +372,15 @@ def test_a_misspelt_key_of_a_section_is_told(
     assert meant is None or f"did you mean {meant}?" in str(raised.value)
 
 
+def test_a_misspelt_word_of_a_recipe_is_told(tmp_path: Path) -> None:
+    script = f"{BRIDGE} model.tensor_model_paralel_size=2"
+    with pytest.raises(LaunchError, match=r"did you mean model\.tensor_model_parallel_size\?"):
+        read_in(tmp_path, {"launch.sh": script}, Stated())
+    known = f"{BRIDGE} model.moe_aux_loss_coeff=0.1 model.fp8_margin=1 scheduler.anything=2"
+    reading = read_in(tmp_path, {"launch.sh": known}, Stated())
+    assert {note.what for note in reading.not_modelled} == {"model.fp8_margin"}
+
+
 def test_keys_that_do_not_matter_are_no_noise(tmp_path: Path) -> None:
     """Whatever a section of numbers of the optimizer, or of monitors, has; and empty sections."""
     more = """"scheduler": {"type": "WarmupLR", "params": {"any": 1}}, "fp16": {}, "amp": null,

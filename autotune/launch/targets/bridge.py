@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts, Launch, model_facts
+from autotune.launch.known import known_options
 from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed
 from autotune.launch.scripts import header, one_line, script, torchrun
 from autotune.launch.target import Files, Note, Target, add_target
@@ -326,13 +327,7 @@ def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
             yield Note(option, "the model is simulated without dropout", options[option])
 
 
-_NEUTRAL = (
-    "train.train_iters", "train.eval", "train.exit", "train.manual_gc", "scheduler.",
-    "optimizer.lr",
-    "optimizer.min_lr", "optimizer.weight_decay", "optimizer.adam", "optimizer.clip_grad",
-    "checkpoint.", "logger.", "dataset.", "tokenizer.", "rng.", "dist.distributed_timeout",
-    "profiling.", "ddp.check_for_nan", "--dataset", "--mode", "--step_func",
-)  # fmt: skip
+KNOWN = known_options("bridge")
 
 BRIDGE = add_target(
     Target(
@@ -350,14 +345,9 @@ BRIDGE = add_target(
         assumed=_assumed,
         searches={"expert_order": EXPERT_ORDERS},
         own=("expert_order",),
-        is_neutral=lambda option: option.startswith(_NEUTRAL),
-        not_modelled=lambda option: (
-            "bears on time or memory, and is not simulated"
-            if option.startswith(
-                ("model.", "ddp.", "comm_overlap.", "optimizer.", "dist.", "train.")
-            )
-            else None
-        ),
+        is_neutral=KNOWN.is_neutral,
+        not_modelled=KNOWN.not_modelled,
+        known=KNOWN.names,
     ),
     order=2,
 )
