@@ -20,9 +20,9 @@ from distir.ir.signature import Kind
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Boundary, Concat, Reshape, Slice
 from distir.transforms.blocks import Blocks, Roles
-from distir.transforms.count_layers import count_layers
 from distir.transforms.cut import cut_into_blocks
 from distir.transforms.fold import Fold, Unfolded
+from distir.transforms.layers import Layers, find_layers
 from distir.transforms.loss import attach_loss, is_logits
 from distir.transforms.lower import lower_always
 from distir.transforms.parting import Parting, parted, partings
@@ -68,19 +68,20 @@ class Program:
         """The axes of `function`."""
         return self.blocks.axes
 
-    @cached_property
+    @property
     def layers(self) -> frozenset[int]:
-        """Blocks of a kind that occurs more than once: what is recomputed, while embedding and head
-        are kept. All where none does."""
-        first = self.blocks.representative
-        counts = Counter(first)
-        several = frozenset(block for block, own in enumerate(first) if counts[own] > 1)
-        return several or frozenset(range(len(first)))
+        """Blocks that are layers, or parts of one: what is recomputed, while embedding and head are
+        kept."""
+        return self._layers.blocks
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers, however blocks cut them."""
+        return self._layers.number
 
     @cached_property
-    def num_layers(self) -> int:
-        """The number of layers, also of those that blocks at the ends have parts of."""
-        return count_layers(self.blocks)
+    def _layers(self) -> Layers:
+        return find_layers(self.blocks)
 
     @cached_property
     def sharing_blocks(self) -> frozenset[int]:

@@ -32,3 +32,19 @@ def test_layers_are_counted_that_blocks_at_the_ends_have_parts_of(
 def test_layers_of_real_exports_are_counted(name: str, layers: int) -> None:
     loaded = load_model(shared_path(f"models/{name}.onnx"))
     assert Workload(model=loaded).num_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("gpt2", 1 + 1),
+        ("bert-base", 1 + 1),
+        ("t5-small", 2 + 1),  # the decoder's embedding is in one block with its first attention
+        ("mlp-8x64", 1),  # the loss is in one block with the last layer
+    ],
+)
+def test_parts_of_layers_are_recomputed_and_embedding_and_head_are_not(
+    name: str, kept: int
+) -> None:
+    program = Workload(model=load_model(name)).program
+    assert len(program.blocks.blocks) - len(program.layers) == kept
