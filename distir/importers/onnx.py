@@ -135,9 +135,10 @@ def _convert(
     conversion = Conversion(model, TensorRoles(model.graph, parameters, tables), builder)
     outputs = conversion.run(binding.shapes)
     read = {value for node in builder.nodes for value in node.operands}
+    dropped = {v for v in builder.inputs if not v.type.num_elements} | conversion.decided
     function = Function(
         name=name,
-        inputs=tuple(v for v in builder.inputs if v in read or v.type.num_elements),
+        inputs=tuple(v for v in builder.inputs if v in read or v not in dropped),
         parameters=tuple(builder.parameters),
         constants=dict(builder.constants),
         nodes=tuple(builder.nodes),

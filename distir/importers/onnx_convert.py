@@ -61,6 +61,8 @@ class Conversion:
     constant_values: dict[OnnxConstant, Value] = field(default_factory=dict[OnnxConstant, Value])
     copies: dict[str, int] = field(default_factory=dict[str, int])
     """Per vector of the file, the number of parameters made from it."""
+    decided: set[Value] = field(default_factory=set[Value])
+    """Inputs that only decide which branches are taken."""
     folded_bytes: int = 0
 
     def run(self, input_shapes: Mapping[str, tuple[int, ...]]) -> list[Value]:
@@ -365,13 +367,22 @@ class Conversion:
         opset: int,
         depth: int,
     ) -> Sequence[OnnxEntry | None]:
-        """The results of an `If` whose condition is known, from the branch that is taken."""
+        """The results of an `If` whose condition is known, from the branch that is taken. An input
+        that is a condition by itself, such as whether a cache is used, is false."""
         condition = entries[0] if entries else None
-        if not isinstance(condition, OnnxConstant) or condition.array is None:
+        if isinstance(condition, OnnxConstant) and condition.array is not None:
+            holds = bool(condition.array.all())
+        elif isinstance(condition, Value) and condition in self.builder.inputs:
+            holds = False
+            self.decided.add(condition)
+            note = f"{condition.name} is false: of two branches the one without it is simulated"
+            if note not in self.builder.notes:
+                self.builder.notes.append(note)
+        else:
             raise UnsupportedOpError(
                 _in_context(node, env, "its condition depends on data; export without control flow")
             )
-        body = node.attributes["then_branch" if bool(condition.array.all()) else "else_branch"]
+        body = node.attributes["then_branch" if holds else "else_branch"]
         if not isinstance(body, GraphRecord):
             raise ImportModelError("a branch is not a graph")
         inner = dict(env)

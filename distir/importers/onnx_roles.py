@@ -6,7 +6,7 @@ Since these do not decide it for certain, each decision has a reason and can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -75,7 +75,7 @@ class TensorRoles:
     _entered: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        for node in self.graph.nodes:
+        for node in _with_branches(self.graph):
             if not node.results:
                 continue  # only in a damaged file; no op depends on it
             for position, name in enumerate(node.operands):
@@ -174,6 +174,15 @@ class TensorRoles:
     def makers(self) -> Mapping[str, NodeRecord]:
         """The node that makes each computed name."""
         return self._makers
+
+
+def _with_branches(graph: GraphRecord) -> Iterator[NodeRecord]:
+    """All nodes of a graph and of the branches in it, whose names are apart."""
+    for node in graph.nodes:
+        yield node
+        for attribute in node.attributes.values():
+            if isinstance(attribute, GraphRecord):
+                yield from _with_branches(attribute)
 
 
 class _Uses:

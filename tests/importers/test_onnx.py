@@ -433,6 +433,31 @@ def test_branches_with_a_known_condition_are_taken() -> None:
     assert _ops(import_onnx(made)) == ["Relu"]
 
 
+def test_an_input_that_is_a_condition_is_false() -> None:
+    """As whether a cache is used, in decoders that exporters merge; tensors have the roles that
+    they have in branches."""
+
+    def branch(name: str, op: str) -> Any:
+        nodes = [node(op, "x", f"{name}f"), node("MatMul", f"{name}f w", f"{name}m")]
+        nodes.append(node("Mul", f"{name}m table", name))
+        result = onnx.helper.make_empty_tensor_value_info(name)
+        return onnx.helper.make_graph(nodes, name, [], [result])
+
+    bodies = {"then_branch": branch("a", "Relu"), "else_branch": branch("b", "Exp")}
+    made = model(
+        {"x": (FLOAT, ["batch", 3, 4]), "cached": (BOOL, [1])},
+        [node("If", "cached", "y", **bodies)],
+        "y",
+        {"w": weights(4, 4), "table": weights(3, 4)},
+    )
+    function = import_onnx(made)
+    assert _ops(function) == ["Exp", "MatMul", "Mul"]
+    assert [value.name for value in function.inputs] == ["x"]
+    assert [value.name for value in function.parameters] == ["w"]
+    assert any("cached is false" in note for note in function.notes)
+    assert not any("widened" in note for note in function.notes)
+
+
 def test_functions_of_the_model_are_called() -> None:
     helper = onnx.helper
     scaled = helper.make_function(
@@ -498,7 +523,8 @@ def test_unsupported_ops_are_named(op: str) -> None:
 def test_branches_on_data_are_refused() -> None:
     empty = onnx.helper.make_graph([], "empty", [], [onnx.helper.make_empty_tensor_value_info("x")])
     made = _one("If", then_branch=empty, else_branch=empty)
-    made.graph.node[0].input[0] = "c"
+    made.graph.node[0].input[0] = "d"
+    made.graph.node.insert(0, node("Not", "c", "d"))
     with pytest.raises(UnsupportedOpError, match="condition depends on data"):
         import_onnx(made)
 
