@@ -21,12 +21,12 @@ from distir.factoring import divisors
 from distir.metrics import METRICS, find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.rules import hosts_are_known
 from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
-from distir.units import percent
+from distir.units import format_flops_per_second, percent
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
     from autotune.study.trial import Trial
-    from distir.cost import Band, Cluster, SoftwareStack
+    from distir.cost import Band, Cluster, Device, SoftwareStack
     from distir.importers.load import LoadedModel
     from distir.models.layers import AttentionKind
     from distir.plan.axis_lists import AxisLists
@@ -357,6 +357,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
             *_open_length(workload),
             *_left_open(workload, statement.sizes or {}),
             *_of_another_device(stack, hardware),
+            *_in_another_type(workload, hardware.device),
             *_beyond_measured_runs(simulator.band),
             *_unclaimed_memory(stack),
         ),
@@ -386,6 +387,24 @@ def _of_another_device(stack: SoftwareStack, hardware: Cluster) -> Iterator[str]
             f"The products of {stack.name} were measured on {table.device}; on {device} they are "
             "not used."
         )
+
+
+def _in_another_type(workload: Workload, device: Device) -> Iterator[str]:
+    """That products run in another type than the precision says, where the device states no rate
+    for that one."""
+    from distir.simulation.pricing.instructions import products_run_as
+    from distir.workload import PRECISIONS
+
+    runs_as = products_run_as(workload, device)
+    wanted = workload.types.product or workload.types.compute.short_name
+    if runs_as == wanted:
+        return
+    rate = format_flops_per_second(device.peak(runs_as))
+    has = " and ".join(name for name in PRECISIONS if device.supports(name))
+    yield (
+        f"{device.name} has no {wanted}: products run in {runs_as}, at up to {rate}. It has {has}; "
+        "--precision states one."
+    )
 
 
 def _on_mesh(space: Searched, mesh: str, statement: ProblemStatement) -> Searched:

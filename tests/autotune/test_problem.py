@@ -33,8 +33,32 @@ def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
     assert "precision is fp16" in problem.notes[0]
     told = load_problem("mlp-xs", "dgx2-v100", devices=2, precision="bf16")
     assert told.settings["precision"] == "bf16"
-    assert told.notes == ()
+    assert len(told.notes) == 1  # what bf16 runs as, below
     assert load_problem("mlp-xs", "dgx-a100", devices=2).settings == {}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "precision", "said"),
+    [
+        (
+            "dgx2-v100",
+            "bf16",
+            "has no bf16: products run in fp32, at up to 15.7 TFLOP/s. It has fp32 and fp16; --",
+        ),
+        ("dgx2-v100", "fp8", "no fp8: products run in fp32, at up to 15.7 TFLOP/s"),
+        ("dgx-a100", "fp8", "no fp8: products run in bf16, at up to 312 TFLOP/s"),
+        ("dgx2-v100", "fp16", None),
+        ("dgx2-v100", "fp32", None),
+        ("dgx-a100", "bf16", None),
+        ("hgx-h100", "fp8", None),
+    ],
+)
+def test_a_precision_that_the_device_lacks_is_told_with_what_runs_in_its_place(
+    cluster: str, precision: str, said: str | None
+) -> None:
+    notes = load_problem("mlp-xs", cluster, devices=2, precision=precision).notes
+    assert any("products run in" in note for note in notes) == (said is not None)
+    assert said is None or any(said in note for note in notes)
 
 
 def test_names_match_without_regard_to_case() -> None:

@@ -133,6 +133,13 @@ def narrower_products(workload: Workload, device: Device) -> str | None:
     return product if product is not None and device.supports(product) else None
 
 
+def products_run_as(workload: Workload, device: Device) -> str:
+    """The type in which the products of a workload run on a device: its own, or what the device
+    has in its place. Raises `ClusterError` if the device has none."""
+    wanted = workload.types.compute.short_name
+    return narrower_products(workload, device) or device.runs_as(wanted)
+
+
 def narrow_bytes(node: Node, product: str | None) -> int:
     """Bytes of a node's operands that are in the narrower type of products already."""
     return sum(t.size_bytes for t in node.operand_types if t.dtype.short_name == product)
