@@ -293,8 +293,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
     from distir.plan.axis_lists import AxisLists
     from distir.simulation import Simulator
 
-    if statement.devices < 1:
-        raise DistirError(f"there are {statement.devices} devices; expected at least 1")
+    if statement.num_devices < 1:
+        raise DistirError(f"there are {statement.num_devices} devices; expected at least 1")
     looked_through = searched(statement.space)
     if statement.mesh is not None:
         looked_through = _on_mesh(looked_through, statement.mesh, statement)
@@ -306,7 +306,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         looked_through = looked_through.stating("recompute_layers", statement.recompute_layers)
     if statement.offload is not None:
         looked_through = looked_through.stating("offload", statement.offload)
-    stack, devices = statement.stack, statement.devices
+    stack, devices = statement.stack, statement.num_devices
     if isinstance(stack, (str, Path)):
         stack = load_stack(stack)
     how = (statement.attention, statement.imbalance, statement.sizes)
@@ -412,10 +412,10 @@ def _on_mesh(space: Searched, mesh: str, statement: ProblemStatement) -> Searche
     stated = statement.axis_lists or AUTO
     lists = lists_of_mesh(mesh, "" if stated == AUTO else stated, AUTO)
     along = math.prod(own_mesh(lists).values())
-    if statement.devices % along:
+    if statement.num_devices % along:
         raise DistirError(
             f"the mesh {mesh} has {along} devices; expected a number that divides the "
-            f"{statement.devices} of the cluster (--devices)"
+            f"{statement.num_devices} of the cluster (--devices)"
         )
     return space.stating("axes", lists).stating("tp", along)
 
@@ -454,10 +454,10 @@ def _hardware(statement: ProblemStatement) -> Cluster:
 
     cluster, device = statement.cluster, statement.device
     if isinstance(cluster, (str, Path)):
-        return load_cluster(cluster, statement.devices, device)
+        return load_cluster(cluster, statement.num_devices, device)
     if isinstance(device, (str, Path)):
         device = load_device(device)
-    cluster = cluster.with_devices(statement.devices)
+    cluster = cluster.with_devices(statement.num_devices)
     return cluster if device is None else cluster.with_device(device)
 
 
@@ -486,7 +486,7 @@ def _workload(statement: ProblemStatement, model: LoadedModel, precision: str) -
 
     batch = statement.batch_size
     if batch is None or batch == "least":
-        batch = default_batch_size(statement.devices, statement.mode)
+        batch = default_batch_size(statement.num_devices, statement.mode)
     workload = Workload(
         model=model,
         mode=statement.mode,

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import wraps
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from autotune.objectives.objective import Objective, ObjectiveFunction
     from autotune.problem import Problem
     from distir.cost import Cluster, Device, SoftwareStack
@@ -73,7 +72,8 @@ class ProblemStatement:
     """What the cluster consists of: a name, a TOML file or a loaded device; by default the
     cluster's own.
     """
-    devices: int = DEFAULT_DEVICES
+    devices: int | None = None
+    """How many devices; by default those of a loaded cluster, and 16 of one that is named."""
     mode: Mode = "training"
     batch_size: int | Literal["least"] | None = None
     """Samples per step over all devices; by default enough for many ways to cut it, or, where the
@@ -137,18 +137,23 @@ class ProblemStatement:
 
         return isinstance(self.model, Problem)
 
+    @property
+    def num_devices(self) -> int:
+        """How many devices there are, stated or by default."""
+        if self.devices is not None:
+            return self.devices
+        cluster = self.cluster
+        return DEFAULT_DEVICES if isinstance(cluster, (str, Path)) else cluster.num_devices
+
     def stated(self) -> dict[str, Any]:
-        """The arguments by name."""
-        return {each.name: getattr(self, each.name) for each in fields(ProblemStatement)}
+        """The arguments by name, with how many devices there are."""
+        named = {each.name: getattr(self, each.name) for each in fields(ProblemStatement)}
+        return named | {"devices": self.num_devices}
 
     def check_alone(self) -> None:
         """Raises `DistirError` if anything is stated beside a model that is a `Problem` already."""
-        usual = {each.name: each.default for each in fields(ProblemStatement)}
-        changed = [
-            name
-            for name, value in self.stated().items()
-            if usual[name] is not MISSING and value != usual[name]
-        ]
+        usual = ProblemStatement(self.model).stated()
+        changed = [name for name, value in self.stated().items() if value != usual[name]]
         if changed:
             raise DistirError(
                 f"the problem is made already, and {', '.join(changed)} cannot change it; state "

@@ -14,7 +14,7 @@ from autotune import Goal, ProblemStatement, Search, compare_samplers, load_prob
 from autotune.cli import COMMANDS
 from autotune.statement import DEFAULT_STACK, takes
 from autotune.testing import toy_problem
-from distir import DistirError, Strategy, Workload
+from distir import DistirError, Strategy, Workload, load_cluster
 from distir.cost import loader
 
 
@@ -66,7 +66,6 @@ def test_a_problem_states_all_that_a_workload_is_made_of() -> None:
 def test_functions_that_state_a_problem_show_its_arguments(function: Callable[..., object]) -> None:
     shown = inspect.signature(function).parameters
     assert names(ProblemStatement) <= set(shown)
-    assert shown["devices"].default == 16
     assert list(shown)[:2] == ["model", "cluster"]
 
 
@@ -88,6 +87,15 @@ def test_a_problem_that_is_made_is_searched_as_the_same_problem_stated() -> None
     made = tune(load_problem("mlp-xs", devices=4), trials=10)
     assert [trial.strategy for trial in made.trials] == [trial.strategy for trial in stated.trials]
     assert made.to_dict()["best"] == stated.to_dict()["best"]
+
+
+def test_the_devices_of_a_loaded_cluster_count_unless_a_number_is_stated() -> None:
+    loaded = load_cluster("hgx-h100", devices=8)
+    assert load_problem("mlp-xs", loaded).devices == 8
+    assert load_problem("mlp-xs", loaded, devices=4).devices == 4
+    assert load_problem("mlp-xs", loaded, device="a100-sxm4-80gb").devices == 8
+    assert load_problem("mlp-xs", "hgx-h100").devices == 16
+    assert ProblemStatement("mlp-xs", loaded).stated()["devices"] == 8
 
 
 def test_a_problem_that_is_made_cannot_be_stated_otherwise() -> None:
