@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 from distir.errors import DistirError, StrategyError, shown
 from distir.files import read_text
 from distir.strategy import Strategy
+from distir.yaml_text import read_yaml
 from search_spaces import SearchSpace
 
 Stated: TypeAlias = "Strategy | Mapping[str, Any]"
@@ -44,14 +45,7 @@ def plans_in(path: str) -> list[dict[str, Any]] | None:
 
 
 def _listed(path: str) -> list[dict[str, Any]]:
-    import yaml
-
-    text = read_text(path, StrategyError)
-    try:
-        read: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        lines = str(error).splitlines()
-        raise StrategyError(f"{path} is not YAML: {lines[0] if lines else error}") from error
+    read = read_yaml(path, StrategyError)
     plans = cast("list[Any]", read if isinstance(read, list) else [read])
     for plan in plans:
         if not isinstance(plan, dict):

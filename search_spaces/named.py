@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from distir.errors import DistirError, UnknownNameError, shown
-from distir.files import is_file, read_parsed, user_path
+from distir.files import is_file, user_path
 from distir.registry import Registry
 from distir.rules.memory import recomputation_is_known
 from distir.strategy import Strategy, checked_microbatch_size, format_lists, parse_lists
+from distir.yaml_text import read_yaml
 from search_spaces.parameters import Value
 
 Allowed: TypeAlias = tuple[Value, ...] | Literal["all", "default", "long"]
@@ -173,9 +174,7 @@ def searched(source: SpaceSource) -> Searched:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    content: object = read_parsed(path, yaml.safe_load, "YAML", SpaceError)
+    content = read_yaml(path, SpaceError)
     if content is None:
         return {}
     if not isinstance(content, Mapping):

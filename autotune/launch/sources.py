@@ -14,6 +14,7 @@ from autotune.launch.errors import LaunchError
 from autotune.launch.rows import shown, spelled, unset
 from autotune.launch.shell import Script, read_script
 from distir.files import is_file, is_folder, parsed, read_text
+from distir.yaml_text import parse_yaml
 
 MOST_CHARACTERS = 2_000_000
 """Characters beyond which a text is no launch script or file of options."""
@@ -229,9 +230,7 @@ def _json(source: Source) -> object:
 
 
 def _yaml(source: Source) -> object:
-    import yaml
-
-    return parsed(source.text, source.path, yaml.safe_load, "YAML", LaunchError)
+    return parsed(source.text, source.path, parse_yaml, "YAML", LaunchError)
 
 
 def _has(listed: Sequence[str], signs: Collection[str]) -> bool:

@@ -13,7 +13,7 @@ from autotune.cli.parser import Parser
 from autotune.problem import Problem, load_problem
 from autotune.statement import Goal, ProblemStatement
 from distir.errors import DistirError, shown
-from distir.files import read_parsed
+from distir.yaml_text import read_yaml
 
 STATED = Path(__file__).with_name("problems.yaml")
 """Problems that samplers were developed with."""
@@ -96,9 +96,7 @@ def read_questions(path: Path) -> list[Question]:
     """The problems of a YAML file, a list of mappings with the options of `run`; equal ones once.
     Raises `DistirError` for a file that is no such list, and for an option or a value that `run`
     does not take."""
-    import yaml
-
-    content: object = read_parsed(path, yaml.safe_load, "YAML", DistirError)
+    content = read_yaml(path, DistirError)
     if (
         not isinstance(content, list)
         or not content

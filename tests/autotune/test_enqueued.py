@@ -56,7 +56,12 @@ def test_lists_tables_and_launch_files_state_plans(
     [
         ("plans.yaml", "dp 2", "expected a list of choices by name"),
         ("plans.yaml", "[{dp: 2, width: 3}]", "unknown strategy key 'width'"),
-        ("plans.yaml", "{", "is not YAML"),
+        (
+            "plans.yaml",
+            "- dp: 2\n  tp: 2\n  dp: 4\n",
+            "plans.yaml: not valid YAML: line 3 states dp, which line 1 states already; leave one",
+        ),
+        ("plans.yaml", "{", "plans.yaml: not valid YAML"),
         ("plans.csv", "a,b\n1,2\n", "has none of the columns"),
         ("plans.csv", "dp,tp\n2,two\n", "expected int"),
         ("launch.sh", "echo hello\n", "launch.sh"),

@@ -353,6 +353,7 @@ def test_sizes_of_microbatches_leave_the_strategies_that_have_them(
         ("tp: 0", "tp is 0; expected a whole number of at least 1"),
         ("extends: medium", "unknown space 'medium'"),
         ("- tp", "a list; expected dimensions with their values"),
+        ("tp: 1\nzero: 3\ntp: 2", "YAML: line 3 states tp, which line 1 states already; leave"),
         ("tp: [1", "not valid YAML"),
     ],
 )
