@@ -21,6 +21,7 @@ from distir.errors import DistirError
 from distir.limits import MOST_TEXT_BYTES
 
 __all__ = [
+    "beside",
     "check_no_output",
     "check_writable",
     "is_file",
@@ -51,6 +52,13 @@ def user_path(text: FilePath) -> Path:
         return path.expanduser()
     except RuntimeError:  # there is no such user
         return path
+
+
+def beside(folder: FilePath, name: str) -> str:
+    """The path of what a file in `folder` calls `name`: of a file in that folder, if there is one,
+    otherwise as it stands, from where we work."""
+    there = Path(folder) / user_path(name)
+    return str(there) if is_file(there) else name
 
 
 def is_file(path: FilePath) -> bool:

@@ -169,7 +169,7 @@ def searched(source: SpaceSource) -> Searched:
         return SPACES.get(str(source))
     path = user_path(source)
     if path.suffix.lower() in (".yaml", ".yml") or len(path.parts) > 1 or is_file(path):
-        return _from_content(_read(path), str(source))
+        return _from_content(_read(path), str(source), path.parent)
     raise UnknownNameError("space", str(source), [*SPACES.names(), "FILE.yaml"])
 
 
@@ -185,7 +185,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", content)
 
 
-def _from_content(content: Mapping[str, Any], where: str) -> Searched:
+def _from_content(content: Mapping[str, Any], where: str, folder: Path | None = None) -> Searched:
+    """The space that `content` describes; files that it names lie in `folder`, if there is one, or
+    where we work."""
     base = content.get("extends", "small")
     if not isinstance(base, str):
         raise SpaceError(f"{where}: extends is {shown(base)}; expected {', '.join(SPACES.names())}")
@@ -196,7 +198,7 @@ def _from_content(content: Mapping[str, Any], where: str) -> Searched:
         if name not in (*DEFAULTS, MICROBATCH_SIZE):
             known = [*DEFAULTS, MICROBATCH_SIZE, "extends"]
             raise SpaceError(f"{where}: {UnknownNameError('dimension', str(name), known)}")
-        values[name] = _allowed(name, given, where)
+        values[name] = _allowed(name, given, where, folder)
     if {"microbatches", MICROBATCH_SIZE} <= content.keys():
         raise SpaceError(
             f"{where}: microbatches and {MICROBATCH_SIZE} are both stated; expected one of them, "
@@ -205,7 +207,7 @@ def _from_content(content: Mapping[str, Any], where: str) -> Searched:
     return Searched(where, values)
 
 
-def _allowed(name: str, given: object, where: str) -> Allowed:
+def _allowed(name: str, given: object, where: str, folder: Path | None) -> Allowed:
     if name == MICROBATCH_SIZE and given in ("default", "long"):
         raise SpaceError(f"{where}: {name} is {given}; expected sizes in samples, or `all`")
     if given in ("all", "default", "long"):
@@ -215,13 +217,14 @@ def _allowed(name: str, given: object, where: str) -> Allowed:
     if not values:
         raise SpaceError(f"{where}: {name} has no values; expected at least one, or `all`")
     try:
-        return tuple(dict.fromkeys(_checked(name, value) for value in values))
+        return tuple(dict.fromkeys(_checked(name, value, folder) for value in values))
     except DistirError as error:
         raise SpaceError(f"{where}: {error}") from error
 
 
-def _checked(name: str, value: object) -> Value:
-    """`value` in the form that strategies have it."""
+def _checked(name: str, value: object, folder: Path | None = None) -> Value:
+    """`value` in the form that strategies have it; a schedule's file is looked for in `folder`
+    first."""
     if name == "axes":
         return format_lists({GENERATED_FOR: GENERATED} if value == "auto" else parse_lists(value))
     if name == MICROBATCH_SIZE:
@@ -233,7 +236,7 @@ def _checked(name: str, value: object) -> Value:
     if name == "schedule":
         from distir.schedules import find_schedule
 
-        return find_schedule(str(value)).name
+        return find_schedule(str(value), folder).name
     if name == "recompute" and (reason := recomputation_is_known(str(value))):
         raise SpaceError(reason)
     return getattr(Strategy.from_dict({name: value}), name)

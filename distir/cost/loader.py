@@ -112,7 +112,7 @@ from distir.cost.stack import (
     SoftwareStack,
 )
 from distir.errors import ClusterError, UnknownNameError
-from distir.files import is_file, user_path
+from distir.files import beside, is_file, user_path
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS, WATTS
 
 __all__ = [
@@ -287,7 +287,7 @@ def _read_device_entry(top: TomlTable, folder: Path) -> Device:
         return _read_device(top.table("device"))
     spec = top.text("device")
     try:
-        return load_device(folder / spec if is_file(folder / spec) else spec)
+        return load_device(beside(folder, spec))
     except UnknownNameError as error:
         raise top.error("device", f"is an {error}; a table [device] may describe it") from error
 
@@ -438,7 +438,7 @@ def _read_products_entry(top: TomlTable, folder: Path) -> MeasuredProducts | Non
     if "products" not in top:
         return None
     spec = top.text("products")
-    return load_products(folder / spec if is_file(folder / spec) else spec)
+    return load_products(beside(folder, spec))
 
 
 @lru_cache(maxsize=1)

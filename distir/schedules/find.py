@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distir.files import is_file
+from distir.errors import ScheduleError
+from distir.files import beside, is_file
 from distir.schedules.core.family import SCHEDULES, ScheduleFamily
 from distir.schedules.core.load import family_of_file
 from distir.schedules.families import register_families
@@ -14,14 +15,20 @@ __all__ = ["find_schedule"]
 register_families()
 
 
-def find_schedule(name: str) -> ScheduleFamily:
+def find_schedule(name: str, folder: Path | None = None) -> ScheduleFamily:
     """The schedule family called `name`, or that of the schedule file at this path.
 
     Registered names come first: `./gpipe` is a file, `gpipe` is not. A name with a folder or a
-    suffix is always a path. Raises `UnknownNameError` if there is neither, and `ScheduleError` if
-    the file has no valid schedule.
+    suffix is always a path. It is looked for in `folder`, that of the file that names it, and then
+    from where we work. Raises `UnknownNameError` if there is neither, and `ScheduleError` if the
+    file has no valid schedule.
     """
-    path = Path(name)
-    if name not in SCHEDULES and (len(path.parts) > 1 or path.suffix or is_file(path)):
-        return family_of_file(path)
-    return SCHEDULES.get(name)
+    path = Path(name if folder is None else beside(folder, name))
+    is_path = len(Path(name).parts) > 1 or Path(name).suffix or is_file(path)
+    if name in SCHEDULES or not is_path:
+        return SCHEDULES.get(name)
+    if folder is not None and not is_file(path):
+        raise ScheduleError(
+            f"there is no schedule file {name}, neither in {folder.absolute()} nor in {Path.cwd()}"
+        )
+    return family_of_file(path)

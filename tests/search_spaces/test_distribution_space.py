@@ -365,6 +365,28 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: s
     assert "\n" not in str(raised.value)
 
 
+def test_a_schedule_file_is_looked_for_beside_the_space_and_then_from_where_we_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces, work = tmp_path / "spaces", tmp_path / "work"
+    spaces.mkdir()
+    work.mkdir()
+    monkeypatch.chdir(work)
+    file = spaces / "space.yaml"
+    file.write_text("schedule: [gpipe, mine.txt]\n")
+    with pytest.raises(DistirError) as raised:
+        searched(file)
+    assert str(raised.value).endswith(
+        f"there is no schedule file mine.txt, neither in {spaces} nor in {work}"
+    )
+    (work / "mine.txt").write_text("0F0 0B0\n1F0 1B0\n")
+    assert searched(file).allowed("schedule") == ("gpipe", "mine.txt")
+    (spaces / "mine.txt").write_text("0F0 0B0\n1F0 1B0\n")
+    (spaces / "gpipe").write_text("no schedule")
+    assert searched(file).allowed("schedule") == ("gpipe", str(spaces / "mine.txt"))
+    assert searched({"schedule": "mine.txt"}).allowed("schedule") == ("mine.txt",)
+
+
 def test_a_space_that_is_not_there_is_refused() -> None:
     with pytest.raises(DistirError, match="unknown space 'smal'; did you mean: small"):
         searched("smal")
