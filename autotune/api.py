@@ -51,6 +51,7 @@ from autotune.testing import ObjectiveContract, SamplerContract
 from autotune.trackers import NullTracker, StudyHeader, Tracker, TrackingRecord
 from autotune.trackers.mlflow import MlflowTracker
 from autotune.watch import Watch, by_trial
+from distir.arguments import checked
 from distir.errors import DistirError
 from distir.metrics import find_metric, peak_memory_bytes
 from distir.strategy import Strategy
@@ -110,6 +111,7 @@ class Search(Goal):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.trials is not None and self.trials < 1:
             raise DistirError(f"there are {self.trials} trials to run; expected at least 1")
         if self.timeout is not None and not self.timeout > 0:
@@ -211,6 +213,7 @@ def tune(asked: Tuning) -> TuneResult:
     return solve(problem, asked, tracker=asked.tracker, kept=asked, statement=asked)
 
 
+@checked
 def solve(
     problem: Problem,
     search: Search,

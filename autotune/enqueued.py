@@ -23,13 +23,22 @@ TABLES = (".csv",)
 
 def enqueued(plans: Iterable[Stated], space: SearchSpace) -> list[Strategy]:
     """The plans as strategies, each once. Raises `DistirError` if one is not in the space."""
-    found = dict.fromkeys(
-        plan if isinstance(plan, Strategy) else Strategy.from_dict(plan) for plan in plans
-    )
+    found = dict.fromkeys(map(_strategy, plans))
     for strategy in found:
         if reason := space.explain(strategy):
             raise DistirError(f"the plan {strategy.label}, to be tried first, cannot be: {reason}")
     return list(found)
+
+
+def _strategy(plan: object) -> Strategy:
+    if isinstance(plan, Strategy):
+        return plan
+    if not isinstance(plan, Mapping):
+        raise DistirError(
+            f"a plan to be tried first is {shown(plan)}; expected a Strategy, or choices by name, "
+            'such as {"dp": 2, "tp": 8}'
+        )
+    return Strategy.from_dict(cast("Mapping[str, Any]", plan))
 
 
 def plans_in(path: str) -> list[dict[str, Any]] | None:

@@ -207,9 +207,12 @@ def model_as_run(
     it, and with sizes that a file leaves open. A file or a function says itself how its attention
     is, unless the user does: then it is found and fused, or spelled out."""
     from distir.importers.load import LoadedModel, load_source
+    from distir.models.layers import ATTENTION_KINDS
     from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 
     how = attention or stack.attention
+    if how not in ATTENTION_KINDS:
+        raise UnknownNameError("attention", how, ATTENTION_KINDS)
     if sizes and isinstance(model, LoadedModel):
         raise DistirError(
             f"sizes of {', '.join(sizes)} are stated of a model that is loaded already"

@@ -14,6 +14,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+from distir.arguments import Checked
 from distir.errors import DistirError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def takes(
 
 
 @dataclass(frozen=True)
-class ProblemStatement:
+class ProblemStatement(Checked):
     """A problem as it is stated: by names, files or objects. None leaves a choice to what the
     other choices suggest.
     """
@@ -162,7 +163,7 @@ class ProblemStatement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
+class Goal(Checked):
     """What is looked for: an objective, and how it is measured."""
 
     objective: str | ObjectiveFunction | Objective = "throughput"
@@ -171,7 +172,7 @@ class Goal:
     """
     metric: str | None = None
     """Which of an objective's metrics counts, if not the one it names itself."""
-    direction: str | None = None
+    direction: Literal["maximize", "minimize"] | None = None
     """`maximize` or `minimize`, if not what the objective says."""
     trial_timeout: float | None = None
     """Seconds after which a trial is given up."""

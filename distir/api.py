@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distir.arguments import checked
 from distir.cost import Cluster, SoftwareStack, load_cluster, load_stack
 from distir.cost.loader import DEFAULT_STACK
 from distir.errors import DistirError
@@ -28,6 +29,7 @@ def load_model(source: str | Path | Callable[..., object], **options: Any) -> Lo
     return load_source(source, **options)
 
 
+@checked
 def simulate(
     model: LoadedModel | str | Path | Callable[..., object],
     strategy: Strategy,

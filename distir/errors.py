@@ -10,6 +10,7 @@
     ├── ScheduleError          a schedule is not executable
     │   └── DeadlockError          … because ranks wait for each other
     ├── ClusterError           a hardware description is incomplete or inconsistent
+    ├── ArgumentError          a Python program hands in what is not of the expected kind
     └── UnknownNameError       a name is not in a registry
 
 A message says what was found, what was expected and what to try. However long the data are that
@@ -120,16 +121,20 @@ class ClusterError(DistirError, ValueError):
     """A hardware description is incomplete or inconsistent."""
 
 
+class ArgumentError(DistirError, TypeError):
+    """A Python program hands in a value that is not of the expected kind."""
+
+
 class UnknownNameError(DistirError, LookupError):
     """A name is not in a registry; the message lists the near ones, or all if there are few."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         names = sorted(known)
         near = difflib.get_close_matches(
-            name[:MOST_NAME_CHARACTERS].lower(), [n.lower() for n in names], n=5, cutoff=0.5
+            str(name)[:MOST_NAME_CHARACTERS].lower(), [n.lower() for n in names], n=5, cutoff=0.5
         )
         listed = [n for n in names if n.lower() in near] if near else names
         lead = "did you mean" if near else "known are"
         super().__init__(f"unknown {kind} {shown(name)}; {lead}: {', '.join(listed) or '(none)'}")
         self.kind = kind
-        self.name = name
+        self.name = str(name)

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distir.errors import DistirError, ImportModelError, StrategyError, shown
+from distir.errors import ArgumentError, DistirError, ImportModelError, StrategyError, shown
 from distir.files import read_text, write_text
 from distir.importers.load import LoadedModel
 from distir.ir.core import Node, Value
@@ -148,6 +148,8 @@ def parse_plan(text: str) -> Plan:
         raise StrategyError(f"no plan: it begins with {shown(found)}; expected {VERSION!r}")
     try:
         plan = _read(lines)
+    except ArgumentError as error:
+        raise StrategyError(f"the plan is damaged: {error}") from error
     except DistirError:
         raise
     except Exception as error:  # whatever a text makes of us that we did not write

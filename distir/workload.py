@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
+from distir.arguments import Checked
 from distir.axes.model import Axis
 from distir.errors import ImportModelError, StrategyError, UnknownNameError, shown
 from distir.importers.load import LoadedModel
@@ -105,7 +106,7 @@ OUTER_OPTIMIZERS = {"nesterov": NesterovStep()}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Workload:
+class Workload(Checked):
     """A model with everything else that does not depend on how it is distributed.
 
     `batch_size` is the number of samples per step over all devices. `sequence_length` is None for
@@ -130,6 +131,7 @@ class Workload:
     multiple of, however many devices share it (Megatron-LM: 128)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # Names match in upper and lower case.
         for name in ("mode", "precision", "gradient_precision", "optimizer", "loss"):
             given = getattr(self, name)

@@ -162,15 +162,25 @@ _add(
 
 
 def searched(source: SpaceSource) -> Searched:
-    """The space that a name, a YAML file or its content describes."""
-    if isinstance(source, Mapping):
-        return _from_content(source, "space")
-    if source in SPACES:
-        return SPACES.get(str(source))
-    path = user_path(source)
+    """The space that a name, a YAML file or its content describes. Raises `SpaceError` for anything
+    else, which programs may hand in."""
+    return _searched(source)
+
+
+def _searched(given: object) -> Searched:
+    if isinstance(given, Mapping):
+        return _from_content(cast("Mapping[str, Any]", given), "space")
+    if not isinstance(given, (str, Path)):
+        raise SpaceError(
+            f"the space is {shown(given)}; expected {', '.join(SPACES.names())}, a YAML file or "
+            "what such a file says"
+        )
+    if given in SPACES:
+        return SPACES.get(str(given))
+    path = user_path(given)
     if path.suffix.lower() in (".yaml", ".yml") or len(path.parts) > 1 or is_file(path):
-        return _from_content(_read(path), str(source), path.parent)
-    raise UnknownNameError("space", str(source), [*SPACES.names(), "FILE.yaml"])
+        return _from_content(_read(path), str(given), path.parent)
+    raise UnknownNameError("space", str(given), [*SPACES.names(), "FILE.yaml"])
 
 
 def _read(path: Path) -> Mapping[str, Any]:

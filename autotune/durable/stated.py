@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from autotune.durable.workers import SILENCE_SECONDS
 from autotune.statement import Goal, ProblemStatement
+from distir.arguments import Checked
 from distir.errors import DistirError, brief
 from distir.files import is_file, user_path
 from distir.strategy import Strategy
@@ -28,7 +29,7 @@ RETRIES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class Kept(Checked):
     """Where a study is kept, and who works on it."""
 
     storage: str | None = None
@@ -48,6 +49,7 @@ class Kept:
     """Whether somebody else leads: the sampler draws otherwise than the study's first worker's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.storage is None:
             asked_for = {
                 "study": self.study,

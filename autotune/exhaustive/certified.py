@@ -30,6 +30,7 @@ from autotune.exhaustive.first_look import first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.study.trial import Trial, rank
+from distir.arguments import checked
 from distir.arrays import Codes, Indices, distinct, distinct_codes
 from distir.errors import DistirError
 from distir.garbage import collected_seldom
@@ -56,6 +57,7 @@ as far, and so on."""
 Advance = Callable[[int, "Trial | None"], None]
 
 
+@checked
 @collected_seldom()
 def certify(
     problem: Problem,

@@ -97,6 +97,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast, get_args
 
+from distir.arguments import checked
 from distir.cost.cluster import Cluster, ClusterLevel, Host, Medium
 from distir.cost.collectives import CollectiveLibrary
 from distir.cost.device import DTYPES, PLATFORMS, Device
@@ -147,6 +148,7 @@ def stack_names() -> list[str]:
     return sorted(_shipped("stacks"))
 
 
+@checked
 def load_cluster(
     spec: str | Path, devices: int | None = None, device: str | Path | Device | None = None
 ) -> Cluster:
@@ -165,6 +167,7 @@ def load_cluster(
     return cluster if device is None else cluster.with_device(device)
 
 
+@checked
 def load_device(spec: str | Path) -> Device:
     """The device with the name `spec`, or that a TOML file at this path describes.
 
@@ -173,6 +176,7 @@ def load_device(spec: str | Path) -> Device:
     return _read_whole_device(_find("device", "devices", spec))
 
 
+@checked
 def load_stack(spec: str | Path = DEFAULT_STACK) -> SoftwareStack:
     """The software stack with the name `spec`, or that a TOML file at this path describes.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distir.arguments import checked
 from distir.cost import load_cluster
 from distir.errors import StrategyError, TransformError
 from distir.execute.executor import Execution, execute, execute_steps
@@ -199,6 +200,7 @@ class Verifier:
             self._planner = Planner(self.workload)
         return self._planner.explain(strategy)
 
+    @checked
     def verify(
         self, strategy: Strategy, run: Run = execute, schedule: CompiledSchedule | None = None
     ) -> Verification:
@@ -264,6 +266,7 @@ class Verifier:
         return self._rounding[key]
 
 
+@checked
 def verify(workload: Workload, strategy: Strategy) -> Verification:
     """Verifies one strategy; see `Verifier.verify`."""
     return Verifier(workload).verify(strategy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 from distir.ir import Builder, DType, Op, Value
 from distir.ops.activations import Dropout, Gelu, Relu, Silu
@@ -15,6 +15,7 @@ from distir.ops.norm import LayerNormalization, RMSNormalization
 from distir.ops.tensor import Concat, Reshape, Split, Transpose
 
 AttentionKind = Literal["fused", "eager"]
+ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
 """`fused`: one op, whose kernel never writes the scores to memory; `eager`: products and a softmax.
 """
 

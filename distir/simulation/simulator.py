@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from distir.arguments import checked
 from distir.cost import Band, Cluster, CostModel, Job, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
@@ -80,6 +81,7 @@ def planner_facts(workload: Workload, cluster: Cluster, stack: SoftwareStack) ->
 class Simulator:
     """Simulates strategies of one workload on one cluster; what they share is kept."""
 
+    @checked
     def __init__(
         self,
         workload: Workload,
@@ -130,6 +132,7 @@ class Simulator:
         """How far measured times may be from predicted ones."""
         return band_of(self.workload, self.cost, self.cluster.num_devices)
 
+    @checked
     def explain(self, strategy: Strategy) -> str | None:
         """Why a strategy cannot run on this cluster with this workload, or None."""
         return explain((self._fit, self._host), strategy) or self.planner.explain(strategy)
@@ -138,6 +141,7 @@ class Simulator:
         """Why strategies cannot run, by their positions; those that can are not in it."""
         return explain_many(self._rules, strategies)
 
+    @checked
     def plan(self, strategy: Strategy) -> Plan:
         """The plan of a strategy, with stages balanced by simulated cost; raises
         `StrategyError`."""

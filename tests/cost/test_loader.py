@@ -15,12 +15,13 @@ from distir.cost import (
     load_cluster,
     load_device,
     load_stack,
+    loader,
     stack_names,
 )
 from distir.cost.reader import TomlTable, read_toml
 from distir.errors import ClusterError, UnknownNameError
 
-DATA = Path(load_cluster.__code__.co_filename).parent
+DATA = Path(loader.__file__).parent
 
 GOOD = """
 name = "lab"

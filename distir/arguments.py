@@ -1,0 +1,164 @@
+"""Arguments of Python programs, held to what their annotations say: at the front door, in one line.
+
+An annotation such as `int | Literal["least"] | None` is read as text, so that nothing is imported
+for it. What is no plain kind of value, such as a name that stands for several, is left to those who
+use the value.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, wraps
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar, cast
+
+from distir.errors import ArgumentError, shown
+
+__all__ = ["Checked", "checked"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of values: whether a value is of it, and what is expected, as alternatives."""
+
+    holds: Callable[[Any], bool]
+    words: tuple[str, ...]
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is not bool and isinstance(value, Integral)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is not bool and isinstance(value, Real)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+_KINDS = {
+    "int": _Kind(_is_whole, ("a whole number",)),
+    "float": _Kind(_is_number, ("a number",)),
+    "str": _Kind(lambda value: isinstance(value, str), ("a text",)),
+    "Path": _Kind(lambda value: isinstance(value, os.PathLike), ("a path",)),
+    "bool": _Kind(lambda value: type(value) is bool, ("True", "False")),
+    "None": _Kind(lambda value: value is None, ("None",)),
+    "Mapping": _Kind(lambda value: isinstance(value, Mapping), ("a mapping",)),
+    "Sequence": _Kind(_is_list, ("a list",)),
+}
+
+_MAKERS = {
+    "Cluster": "see load_cluster",
+    "Device": "see load_device",
+    "LoadedModel": "see load_model",
+    "Objective": "see Problem.objective",
+    "Problem": "see load_problem",
+    "SoftwareStack": "see load_stack",
+    "Strategy": "such as Strategy(dp=2)",
+    "Workload": "of a model by load_model and a batch_size",
+}
+"""Classes whose values programs hand in, by name, and where to look for how they are made."""
+
+
+class Checked:
+    """A dataclass whose fields are of the kinds that their annotations say.
+
+    Raises `ArgumentError` for the first that is not.
+    """
+
+    def __post_init__(self) -> None:
+        for name, kinds in _kinds_of_fields(type(self)):
+            _check(name, getattr(self, name), kinds)
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which raises `ArgumentError` for an argument that is not of a kind that its
+    annotation says."""
+    annotations: dict[str, Any] = function.__annotations__
+    kinds = {name: _kinds(said) for name, said in annotations.items() if name != "return"}
+    names = tuple(inspect.signature(function).parameters)
+    known = {name: kinds[name] for name in names if kinds.get(name)}
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            if name in known:
+                _check(name, value, known[name])
+        return function(*args, **kwargs)
+
+    return called
+
+
+def _check(name: str, value: object, kinds: Sequence[_Kind]) -> None:
+    if kinds and not any(kind.holds(value) for kind in kinds):
+        raise ArgumentError(f"{name} is {shown(value)}; expected {_listed(kinds)}")
+
+
+def _listed(kinds: Sequence[_Kind]) -> str:
+    *others, last = [words for kind in kinds for words in kind.words]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+@cache
+def _kinds_of_fields(owner: type[Any]) -> tuple[tuple[str, tuple[_Kind, ...]], ...]:
+    return tuple((each.name, _kinds(each.type)) for each in fields(owner))
+
+
+@cache
+def _kinds(annotation: object) -> tuple[_Kind, ...]:
+    """The kinds that an annotation allows; none if it allows anything that has no plain kind, or is
+    no text."""
+    if not isinstance(annotation, str):
+        return ()
+    found = [_kind(part) for part in _alternatives(ast.parse(annotation, mode="eval").body)]
+    known = [kind for kind in found if kind is not None]
+    return tuple(known) if len(known) == len(found) else ()
+
+
+def _alternatives(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        return [*_alternatives(node.left), *_alternatives(node.right)]
+    return [node]
+
+
+def _kind(node: ast.expr) -> _Kind | None:
+    if isinstance(node, ast.Subscript):
+        return _subscripted(ast.unparse(node.value), node.slice)
+    name = ast.unparse(node)
+    if name in _MAKERS:
+        return _Kind(lambda value: _is_instance(value, name), (f"a {name} ({_MAKERS[name]})",))
+    return _KINDS.get(name)
+
+
+def _subscripted(name: str, inside: ast.expr) -> _Kind | None:
+    """The kind of `Literal[…]`, and of `Sequence[…]` with what is in it; of others what they are
+    without."""
+    if name == "Literal":
+        parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+        texts = [ast.literal_eval(part) for part in parts]
+        words = tuple(map(repr, texts))
+        return _Kind(lambda value: isinstance(value, str) and value in texts, words)
+    whole = _KINDS.get(name)
+    items = _kinds(ast.unparse(inside)) if name == "Sequence" else ()
+    if whole is None or not items:
+        return whole
+
+    def holds(value: object) -> bool:
+        if not whole.holds(value):
+            return False
+        return all(any(kind.holds(each) for kind in items) for each in cast("Any", value))
+
+    return _Kind(holds, (f"{whole.words[0]} (each {_listed(items)})",))
+
+
+def _is_instance(value: object, name: str) -> bool:
+    """Whether a class of this name is among those of a value: no import is needed to know."""
+    return any(each.__name__ == name for each in type(value).__mro__)
