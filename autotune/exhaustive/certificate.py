@@ -30,7 +30,8 @@ class Certificate:
     """Number of computed bounds."""
     seconds: float
     closest: Trial | None
-    """Of the evaluated trials that do not fit, the one that misses by least."""
+    """Of the trials that do not fit, the one that misses by least: of those evaluated, and, where
+    nothing fits, of some of those that bounds rule out, if that was asked for."""
     complete: bool = True
     """False if it ended early; then `bound` is all that is proved."""
     interrupted: bool = False

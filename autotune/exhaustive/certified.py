@@ -29,7 +29,7 @@ from autotune.exhaustive.collect import MEMORY, TIME, Collector
 from autotune.exhaustive.first_look import first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.study.trial import Trial, rank
+from autotune.study.trial import Trial, closest_of, rank
 from distir.arguments import checked
 from distir.arrays import Codes, Indices, distinct, distinct_codes
 from distir.errors import DistirError
@@ -66,6 +66,7 @@ def certify(
     top: int = 1,
     known: Trial | None = None,
     seconds: float = inf,
+    nearest: bool = True,
     advance: Advance = lambda done, best: None,
 ) -> Certificate:
     """The `top` best strategies of the problem's space, as exhaustive search would rank them.
@@ -73,7 +74,8 @@ def certify(
     `known`: a strategy of the space that was found before; without it, a first look finds one in
     large spaces. Where only the best is asked for, what is worse is ruled out from the beginning.
     After `seconds` the search ends, and says how good the strategies that are left might be. What
-    it has found until then is not worse than the first look, if that had ended.
+    it has found until then is not worse than the first look, if that had ended. Where nothing fits,
+    some of what bounds rule out is tried, which takes seconds, to tell the `nearest`.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
@@ -105,7 +107,7 @@ def certify(
         ruled_out=dict(search.ruled_out.most_common()),
         bounds=search.bounded,
         seconds=time.perf_counter() - clock,
-        closest=found.closest_told,
+        closest=search.nearest() if nearest and complete and not ranked else found.closest_told,
         complete=complete,
         interrupted=interrupted,
         bound=None if complete else search.least_left,
@@ -143,6 +145,10 @@ SHARED = (*FAMILY, "zero", "offload")
 """Choices that strategies have in common whose equal blocks have programs in common."""
 DEGREES = ("dp", "tp", "cp", "ep")
 """Degrees of which strategies bounded together at first have the same ones above 1."""
+
+
+SOME_NEAREST, MOST_NEAREST = 500, 50_000
+"""Strategies that are tried where nothing fits, to tell what misses by least, and of how many."""
 
 
 class _Stage(IntEnum):
@@ -222,6 +228,10 @@ class _Search:
         """What is looked at, until what is left of it is among the parts again."""
         self._started = False
         self.tree, self._shaped = order_last(self.space)
+        self._smallest = inf
+        self._nearest: list[_Part] = []
+        """Of what does not fit, the parts whose bound is the smallest, while nothing is known that
+        fits."""
 
     def run(self) -> None:
         """Goes through the space, the most promising part first."""
@@ -437,6 +447,8 @@ class _Search:
         return ~lost
 
     def _rule_out(self, part: _Part, too_large: NDArray[np.bool_]) -> None:
+        if too_large.any() and self._known == inf and not self.found.feasible:
+            self._keep_nearest(part.taken(too_large))
         by_size = too_large | (self.metric == MEMORY)
         reasons = np.where(by_size, part.bounds.filled_by, part.bounds.slowed_by)
         verbs = np.where(too_large, 0, np.where(by_size, 1, 2))
@@ -446,16 +458,39 @@ class _Search:
                 self.ruled_out[f"{said}: {REASONS[reason]}"] += int(counts[reason])
         self.advance(int(part.leaves.sum()), self.found.best)
 
+    def _keep_nearest(self, part: _Part) -> None:
+        """Keeps what does not fit by the least of all bounds so far."""
+        smallest = float(part.bounds.size.min())
+        if smallest < self._smallest:
+            self._smallest, self._nearest = smallest, []
+        if smallest == self._smallest:
+            self._nearest.append(part.taken(part.bounds.size == smallest))
+
+    def nearest(self) -> Trial | None:
+        """Where nothing fits, the trial that misses by least: of those that were evaluated, and of
+        some that are not where bounds say that these may miss by less, or rule out everything."""
+        tried = Collector(self.objective, 1)
+        for part in self._nearest:
+            begun = part.taken(np.cumsum(part.leaves) <= max(MOST_NEAREST, int(part.leaves[0])))
+            every = self._unfolded(begun)[0] if part.stage == _Stage.PRODUCTS else begun
+            count = min(len(every.table), max(1, SOME_NEAREST // len(self._nearest)))
+            spread = np.linspace(0, len(every.table) - 1, count).astype(np.int64)
+            self._into(tried, every.table.taken(spread))
+        return closest_of(each for each in (self.found.closest_told, tried.closest_told) if each)
+
     def _evaluate(self, part: _Part) -> None:
         """Evaluates the strategies of a part."""
-        table = part.table
-        numbers = np.array([self.space.index(strategy) for strategy in table], np.int64)
-        ascending = np.argsort(numbers)
-        self.found.add(evaluated_chunk(self.objective, numbers[ascending], table.taken(ascending)))
-        self.advance(len(table), self.found.best)
+        self._into(self.found, part.table)
+        self.advance(len(part.table), self.found.best)
         worst = self.found.worst
         if worst is not None:
             self._worst = min(self._worst, worst.evaluation.metrics[self.metric])
+
+    def _into(self, collector: Collector, table: Strategies) -> None:
+        """Evaluates strategies for a collector."""
+        numbers = np.array([self.space.index(strategy) for strategy in table], np.int64)
+        ascending = np.argsort(numbers)
+        collector.add(evaluated_chunk(self.objective, numbers[ascending], table.taken(ascending)))
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:

@@ -14,7 +14,7 @@ from autotune.page.contents import Block, Chart, Code, Fact, Page, Section, Tabl
 from autotune.page.front import front_sections
 from autotune.page.why import out_of_reach, why_blocks
 from autotune.problem import Problem
-from autotune.reports.advice import advice, closest_line, conclusions
+from autotune.reports.advice import advice, closest_line, conclusions, without_best
 from autotune.reports.breakdown import breakdown
 from autotune.reports.quantities import (
     choice_heading,
@@ -214,12 +214,9 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
     lead = [evaluated]
     if best is not None:
         answer = _best_sentence(problem, objective, best)
-    elif grid.complete:
-        answer = "Nothing fits."
-        lead += advice(problem, objective, grid.closest)
     else:
-        answer = "Interrupted before anything was found that fits."
-        lead += closest_line(grid.closest)
+        answer, said = without_best(problem, objective, grid)
+        lead += said
     sections = plan_sections(problem, objective, grid.ranked)
     sections += grid_space_sections(problem, grid)
     sections += grid_why_sections(problem, objective, grid)
@@ -273,11 +270,9 @@ def certificate_page(
         answer = _best_sentence(problem, objective, best)
         proved = "That is proved to be the best." if certificate.proved else "Not proved yet."
         lead.append(proved)
-    elif certificate.complete:
-        answer = "Nothing fits."
-        lead += advice(problem, objective, certificate.closest)
     else:
-        answer = "Interrupted: nothing is proved yet."
+        answer, said = without_best(problem, objective, certificate)
+        lead += said
     sections = plan_sections(problem, objective, certificate.ranked)
     if best is not None and objective.cheap and _simulator(problem) is not None:
         blocks = why_blocks(problem, best.strategy, certificate.layouts)

@@ -250,7 +250,7 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
 
 def _of_space(problem: Problem, size: int) -> Tried:
     problem.check_not_empty()
-    found = certify(problem, problem.objective(peak_memory_bytes.name))
+    found = certify(problem, problem.objective(peak_memory_bytes.name), nearest=False)
     if found.interrupted:
         raise KeyboardInterrupt
     if found.best is not None:

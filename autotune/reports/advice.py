@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import compress, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import needed_bytes
@@ -19,12 +19,26 @@ from distir.strategies import FIELDS
 from distir.strategy import MOST_MICROBATCHES, Strategy
 from distir.units import percent, short_bytes, short_seconds
 
+if TYPE_CHECKING:
+    from autotune.exhaustive.certificate import Certificate
+    from autotune.exhaustive.grid import Grid
+
 MOST_TIMES_DEVICES = 64
 """How many times the devices are tried, doubling."""
 MOST_TRIED = 200
 """Strategies that are simulated for one remedy."""
 TRIED_TOGETHER = 40
 """So many at a time: most of what they cost is shared."""
+
+
+def without_best(
+    problem: Problem, objective: Objective, found: Grid | Certificate
+) -> tuple[str, list[str]]:
+    """What is said of a space in which nothing was found that fits: the answer, what misses by
+    least, and, where the space was gone through, what would help."""
+    if found.complete:
+        return "Nothing fits.", [*advice(problem, objective, found.closest)]
+    return "Interrupted before anything was found that fits.", [*closest_line(found.closest)]
 
 
 def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.exhaustive.grid import Grid
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
-from autotune.reports.advice import advice, closest_line
+from autotune.reports.advice import without_best
 from autotune.reports.quantities import described, heading
 from autotune.reports.ranking import ranking_table
 from autotune.reports.study import setbacks
@@ -46,14 +46,20 @@ def _parts(
         title = f"Best {min(top, len(grid.ranked))}"
         yield ranking_table(grid.ranked, objective, title, top)
         yield from _front(grid, objective)
-    elif not grid.complete:
-        yield Text("Interrupted before anything was found that fits.", style="bold red")
-        yield from (Text(line) for line in closest_line(grid.closest))
     else:
-        yield Text("Nothing fits.", style="bold red")
-        yield from (Text(line) for line in advice(problem, objective, grid.closest))
+        yield from _without_best(problem, objective, grid)
     infeasible = grid.evaluated - grid.feasible - grid.failed
     yield from (Text(line) for line in setbacks(grid.evaluated, infeasible, grid.failures))
+
+
+def _without_best(
+    problem: Problem, objective: Objective, found: Grid | Certificate
+) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    answer, said = without_best(problem, objective, found)
+    yield Text(answer, style="bold red")
+    yield from map(Text, said)
 
 
 def _front(grid: Grid, objective: Objective) -> Iterator[RenderableType]:
@@ -92,7 +98,7 @@ def _certificate_parts(
     )
     for reason, count in certificate.ruled_out.items():
         yield Text(f"  {count:,} {reason}")
-    if not certificate.complete:
+    if not certificate.complete and certificate.ranked:
         gain = certificate.may_gain(certificate.best)
         left = "nothing is proved yet" if gain is None else f"others may save {percent(gain)}"
         left = "only the best is proved" if certificate.proved else left
@@ -105,6 +111,6 @@ def _certificate_parts(
         yield Text("")
         best = certificate.ranked
         yield ranking_table(best, objective, f"Best {len(best)}", len(best))
-    elif certificate.complete:
-        yield Text("\nNothing fits.", style="bold red")
-        yield from (Text(line) for line in advice(problem, objective, certificate.closest))
+    else:
+        yield Text("")
+        yield from _without_best(problem, objective, certificate)

@@ -252,3 +252,25 @@ def test_the_closest_plan_is_told_with_what_it_misses() -> None:
     assert proof.best is None
     assert proof.closest is not None
     assert "out of memory" in str(proof.closest.evaluation.reason)
+
+
+@pytest.mark.slow(seconds=2)
+@pytest.mark.parametrize("command", ["grid", "run"])
+def test_where_bounds_rule_everything_out_what_misses_by_least_is_told_all_the_same(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As exhaustive search and `run` tell it, with what would help."""
+    problem = load_problem("llama3-70b", cluster="hgx-h100", devices=4, space="small")
+    objective = problem.objective("throughput")
+    proof, grid = certify(problem, objective), evaluate_grid(problem.space, objective)
+    assert proof.evaluated == 0
+    assert sum(proof.ruled_out.values()) == proof.space_size
+    assert proof.closest is not None
+    assert grid.closest is not None
+    assert proof.closest.strategy == grid.closest.strategy
+    stated = ("--model", "llama3-70b", "--cluster", "hgx-h100", "--devices", "4")
+    how = {"grid": ("--certified",), "run": ("--no-tracking", "--trials", "1")}[command]
+    assert main([command, *stated, "--space", "small", *how]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Nothing fits. Closest: {proof.closest.label}, out of memory" in said
+    assert "What would help: the model's state" in said
