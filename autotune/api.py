@@ -142,7 +142,9 @@ class Search(Goal):
         """The objective, or all of them, over the problem's simulator."""
         if not self.objectives:
             return super().over(problem)
-        return objective_of_several(problem, self, self.objectives)
+        objective = objective_of_several(problem, self, self.objectives)
+        self.check_isolates(objective)
+        return objective
 
     def pruner_of(self, objective: Objective) -> str | None:
         """The pruner of trials of `objective`, if there is one. Raises `DistirError` if one is

@@ -299,6 +299,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
     if statement.num_devices < 1:
         raise DistirError(f"there are {statement.num_devices} devices; expected at least 1")
     looked_through = searched(statement.space)
+    stated_space = looked_through.name
     if statement.mesh is not None:
         looked_through = _on_mesh(looked_through, statement.mesh, statement)
     elif statement.axis_lists is not None:
@@ -318,6 +319,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
     precision, told = _precision(statement, hardware)
     told = (*told, *_without_hosts(looked_through, hardware))
     workload = _workload(statement, model, precision)
+    if not workload.training:
+        statement.check_inference()
     if statement.batch_size == "least":
         workload = _with_least_batch(workload, devices, looked_through)
         few = "sample" if workload.batch_size == 1 else "samples"
@@ -331,6 +334,14 @@ def _loaded(statement: ProblemStatement) -> Problem:
     simulator = Simulator(workload, hardware, stack, job=job)
     lists = AxisLists(simulator.planner)
     made = {"model": model, "sizes": None, "cluster": hardware, "device": None, "stack": stack}
+    space = distribution_space(
+        workload,
+        devices,
+        looked_through,
+        lists,
+        () if hardware.host else (hosts_are_known(hardware.without_host),),
+    )
+    _check_had(statement, space, stated_space)
     return Problem(
         model=model.name,
         cluster=hardware.name,
@@ -338,13 +349,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         mode=workload.mode,
         batch_size=workload.batch_size,
         workload=workload,
-        space=distribution_space(
-            workload,
-            devices,
-            looked_through,
-            lists,
-            () if hardware.host else (hosts_are_known(hardware.without_host),),
-        ),
+        space=space,
         simulator=simulator,
         memory_bytes=hardware.device.memory_bytes,
         band=simulator.band,
@@ -366,6 +371,21 @@ def _loaded(statement: ProblemStatement) -> Problem:
         ),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
+
+
+def _check_had(statement: ProblemStatement, space: SearchSpace, named: str) -> None:
+    """Raises `DistirError` if something is stated of all strategies that none of them has."""
+    stated: dict[str, Any] = {
+        "recompute": statement.recomputation,
+        "recompute_layers": statement.recompute_layers,
+        "offload": statement.offload,
+    }
+    for name, value in stated.items():
+        if not value or not space.count() or value in space.values(name):
+            continue
+        reason = space.impossible(Strategy(dp=statement.num_devices, **{name: value}))
+        said = reason or f"{name} = {value} does not go with what the space says of other choices"
+        raise DistirError(f"{said}; no strategy of the space {named} has it")
 
 
 def _beyond_measured_runs(band: Band) -> Iterator[str]:

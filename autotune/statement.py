@@ -33,6 +33,8 @@ DEFAULT_CLUSTER = "dgx-a100"
 DEFAULT_STACK = "fsdp-compiled"
 DEFAULT_DEVICES = 16
 DEFAULT_SPACE = "standard"
+TRAINING_ALONE = ("gradient_precision", "optimizer", "loss", "dropout", "tokens")
+"""What of a statement is about training, and means nothing in inference."""
 
 
 def takes(
@@ -151,6 +153,15 @@ class ProblemStatement(Checked):
         named = {each.name: getattr(self, each.name) for each in fields(ProblemStatement)}
         return named | {"devices": self.num_devices}
 
+    def check_inference(self) -> None:
+        """Raises `DistirError` if something is stated that is about training alone."""
+        for name in TRAINING_ALONE:
+            if getattr(self, name) is not None:
+                raise DistirError(
+                    f"{name} is about training, and the mode is inference, which has no use for "
+                    "it; leave it out"
+                )
+
     def check_alone(self) -> None:
         """Raises `DistirError` if anything is stated beside a model that is a `Problem` already."""
         usual = ProblemStatement(self.model).stated()
@@ -181,6 +192,14 @@ class Goal(Checked):
     a trial with a time limit does anyway.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trial_timeout is not None and not self.isolate:
+            raise DistirError(
+                "--trial-timeout ends a trial in a process of its own, and --no-isolate is against "
+                "that; leave one of them out"
+            )
+
     def apart(self, objective: Objective) -> bool:
         """Whether trials run in a process of their own."""
         if self.trial_timeout is not None:
@@ -201,4 +220,14 @@ class Goal(Checked):
 
     def over(self, problem: Problem) -> Objective:
         """The objective, over the problem's simulator."""
-        return problem.objective(self.objective, metric=self.metric, direction=self.direction)
+        objective = problem.objective(self.objective, metric=self.metric, direction=self.direction)
+        self.check_isolates(objective)
+        return objective
+
+    def check_isolates(self, objective: Objective) -> None:
+        """Raises `DistirError` if an objective is not to be isolated that never is."""
+        if objective.trusted and not self.isolate:
+            raise DistirError(
+                f"--no-isolate is about plug-ins, and {objective.name} is simulated, in this "
+                "process; leave it out"
+            )

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 UNUSED = (
-    *("plan", "trace", "report", "launch", "storage", "study", "enqueue"),
-    *("tracking_uri", "experiment", "warm_start"),
+    *("plan", "trace", "compare", "report", "launch", "search_all", "overwrite"),
+    *("storage", "study", "resume", "retries", "heartbeat", "workers", "enqueue", "warm_start"),
+    *("tracking_uri", "experiment", "objectives", "metric", "direction", "trial_timeout"),
+    *("isolate", "sampler", "trials", "timeout", "stop_within", "pruner", "seed", "compare_grid"),
 )
 """Options about plans and searches, to which sizes have nothing to say."""
 
@@ -41,7 +43,7 @@ def write_fit(
     """Finds how much fits, reports it, and returns the exit status: 1 if nothing does."""
     from autotune.questions.fit import fit
 
-    ignored = [f"--{name.replace('_', '-')}" for name in UNUSED if hasattr(arguments, name)]
+    ignored = [f"--{name.replace('_', '-')}" for name in UNUSED if name in arguments.typed]
     if ignored:
         raise DistirError(
             f"--fit searches for a size and not for a plan: there is nothing for {ignored[0]}; "

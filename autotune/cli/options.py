@@ -432,8 +432,8 @@ def goal_of(arguments: argparse.Namespace) -> Goal:
     return Goal(**given(arguments, Goal))
 
 
-def add_objective_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say what is made large or small."""
+def add_objective_options(parser: argparse.ArgumentParser, *, trials: bool = True) -> None:
+    """Options that say what is made large or small; `trials`: also how trials are made."""
     group = parser.add_argument_group("objective")
     group.add_argument(
         "--objective",
@@ -451,6 +451,8 @@ def add_objective_options(parser: argparse.ArgumentParser) -> None:
         default=SUPPRESS,
         help="overrides the objective's own (a plug-in is minimized unless it says otherwise)",
     )
+    if not trials:
+        return
     group.add_argument(
         "--trial-timeout",
         type=seconds,

@@ -91,10 +91,11 @@ def write_plan(arguments: argparse.Namespace, plan: Plan) -> None:
 def stated_by(plan: Plan) -> dict[str, Any]:
     """What a plan states of a problem, by the names of `ProblemStatement`: the precision, whose
     usual value depends on the hardware, and what is not as usual."""
-    from autotune.statement import ProblemStatement
+    from autotune.statement import TRAINING_ALONE, ProblemStatement
 
-    known = {each.name for each in fields(ProblemStatement)}
     workload = plan.workload
+    unused = () if workload.training else TRAINING_ALONE
+    known = {each.name for each in fields(ProblemStatement)} - set(unused)
     stated = {
         each.name: getattr(workload, each.name)
         for each in fields(workload)

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"(default: {DEFAULT_COUNTS})",
         several_devices=True,
     )
-    add_objective_options(parser)
+    add_objective_options(parser, trials=False)
     add_space_option(parser)
     parser.add_argument(
         "--plot",

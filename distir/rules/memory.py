@@ -82,6 +82,16 @@ def every_recomputes(recompute: str, recompute_every: int) -> str | None:
     return f"recompute_every = {recompute_every}, but recompute is {_which(recompute)}"
 
 
+def blocks_recompute(workload: WorkloadFacts, recompute_every: int) -> str | None:
+    """Of as many blocks as the model has, some is the n-th that recomputes."""
+    if recompute_every <= max(1, workload.num_blocks):
+        return None
+    return (
+        f"recompute_every = {recompute_every}, but the model has {workload.num_blocks} blocks, so "
+        "that nothing would be recomputed"
+    )
+
+
 def _which(recompute: str) -> str:
     return "auto, which chooses layers itself" if recompute == AUTO else recompute
 

@@ -98,6 +98,11 @@ RULES: tuple[Rule, ...] = (
         {"recompute_every": (1,)},
     ),
     Rule(
+        "some block is the n-th that recomputes",
+        memory.blocks_recompute,
+        {"recompute_every": (1,)},
+    ),
+    Rule(
         "layers of a stage recompute something",
         memory.layers_recompute,
         {"recompute_layers": (0,), "recompute": ("full", "selective")},

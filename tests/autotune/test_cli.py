@@ -430,6 +430,11 @@ def test_wrong_combinations_are_refused(
     [
         (("--overwrite",), "--overwrite is about --launch"),
         (("--search-all",), "--search-all is about --launch"),
+        (("--no-isolate",), "--no-isolate is about plug-ins, and throughput is simulated"),
+        (("--no-isolate", "--trial-timeout", "9s"), "--no-isolate is against that"),
+        (("--fit", "batch", "--sampler", "grid"), "there is nothing for --sampler"),
+        (("--fit", "batch", "--trial-timeout", "9"), "there is nothing for --trial-timeout"),
+        (("--fit", "batch", "--seed", "3"), "there is nothing for --seed"),
         (("--no-tracking", "--experiment", "mine"), "--experiment says where"),
         (("--no-tracking", "--tracking-uri", "sqlite:///x"), "--tracking-uri says where"),
     ],

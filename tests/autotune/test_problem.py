@@ -15,7 +15,7 @@ import pytest
 import distir
 from autotune import load_problem, tune
 from autotune.problem import model_as_run
-from distir import Workload
+from distir import DistirError, Workload
 from distir.cost import MeasuredProduct, MeasuredProducts, load_stack
 from distir.ir import Builder, Function
 from distir.models import AttentionKind
@@ -59,6 +59,33 @@ def test_a_precision_that_the_device_lacks_is_told_with_what_runs_in_its_place(
     notes = load_problem("mlp-xs", cluster, devices=2, precision=precision).notes
     assert any("products run in" in note for note in notes) == (said is not None)
     assert said is None or any(said in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({"optimizer": "sgd"}, "optimizer is about training, and the mode is inference"),
+        ({"gradient_precision": "fp32"}, "gradient_precision is about training"),
+        ({"loss": "mse"}, "loss is about training"),
+        ({"dropout": False}, "dropout is about training"),
+        ({"tokens": 1e9}, "tokens is about training"),
+        ({"recomputation": "full"}, "recompute = full, but inference has no backward pass"),
+        ({"offload": "optimizer"}, "inference keeps nothing"),
+    ],
+)
+def test_what_is_about_training_is_refused_in_inference(stated: dict[str, Any], said: str) -> None:
+    with pytest.raises(DistirError, match=said):
+        load_problem("mlp-xs", devices=2, mode="inference", **stated)
+    load_problem("mlp-xs", devices=2, **stated)
+
+
+def test_what_no_strategy_of_the_space_has_is_refused() -> None:
+    with pytest.raises(DistirError, match=r"recompute is none; .*no strategy of the space small"):
+        load_problem("mlp-xs", devices=2, space="small", recompute_layers=1)
+    kept: dict[str, Any] = {"recompute_layers": 1, "recomputation": "auto"}
+    with pytest.raises(DistirError, match="no strategy of the space standard has it"):
+        load_problem("mlp-xs", devices=2, **kept)
+    load_problem("mlp-xs", devices=2, recompute_layers=1)
 
 
 def test_names_match_without_regard_to_case() -> None:

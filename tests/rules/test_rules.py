@@ -194,6 +194,14 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Strategy(recompute_every=2),
         "recompute_every = 2, but recompute is none; recompute_every = 1 would do",
     ),
+    "some block is the n-th that recomputes": (
+        Facts(num_blocks=12),
+        Strategy(recompute="full", recompute_every=13),
+        (
+            "recompute_every = 13, but the model has 12 blocks, so that nothing would be "
+            "recomputed; recompute_every = 1 would do"
+        ),
+    ),
     "layers of a stage recompute something": (
         Facts(),
         Strategy(recompute_layers=2),
