@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import SUPPRESS
-from autotune.cli.output import Output
+from autotune.cli.output import INTERRUPTED, Output
 from autotune.cli.progress import progress
 from distir.errors import DistirError
 
@@ -52,6 +52,8 @@ def write_fit(
     with output.working(), progress(f"fitting {arguments.fit}"):
         found = fit(problem, arguments.fit, strategy)
     output.write(_plain(problem, found), lambda: _report(problem, found))
+    if found.interrupted:
+        return INTERRUPTED
     return 0 if found.size is not None else 1
 
 

@@ -13,7 +13,7 @@ from autotune.cli.options import (
     given,
     goal_of,
 )
-from autotune.cli.output import Output, add_json_option, note
+from autotune.cli.output import INTERRUPTED, Output, add_json_option, note
 from autotune.cli.progress import progress
 from autotune.statement import ProblemStatement
 
@@ -53,13 +53,14 @@ def execute(arguments: argparse.Namespace) -> int:
         check_format(plot)
     with output.working():
         scaling = _scaled(arguments)
-        if plot is not None:
-            from autotune.reports.scaling import draw_scaling
-
-            draw_scaling(scaling, plot)
-            note(f"wrote {plot}")
     output.write(scaling.to_dict(), lambda: scaling)
-    return 0
+    if plot is not None:
+        from autotune.reports.scaling import draw_scaling
+
+        with output.working():  # an interrupt loses nothing that was found
+            draw_scaling(scaling, plot)
+        note(f"wrote {plot}")
+    return INTERRUPTED if scaling.left else 0
 
 
 def _scaled(arguments: argparse.Namespace) -> Scaling:
@@ -71,4 +72,10 @@ def _scaled(arguments: argparse.Namespace) -> Scaling:
     goal = goal_of(arguments)
     statement = goal.suited(ProblemStatement(**stated))
     problem, objective, steps = scale(statement, goal, counts, phase=progress)
-    return Scaling(problem=problem, objective=objective, steps=steps, report=scaling_report)
+    return Scaling(
+        problem=problem,
+        objective=objective,
+        steps=steps,
+        left=tuple(counts[len(steps) :]),
+        report=scaling_report,
+    )

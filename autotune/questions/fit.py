@@ -35,6 +35,13 @@ _SAYS: Mapping[Size, str] = {
     "devices": "The fewest devices that are enough, of the numbers tried, are {}",
 }
 
+_UNITS: Mapping[Size, str] = {
+    "batch": "samples",
+    "sequence": "tokens",
+    "layers": "layers",
+    "devices": "devices",
+}
+
 TOKENS_STEP = 128
 """Tokens between two sequence lengths that are tried: attention works on blocks of so many."""
 
@@ -79,20 +86,33 @@ class Fit:
     limited_by: str
     """Why the next size does not fit, or what ends the search."""
     tried: tuple[Tried, ...]
+    interrupted: bool = False
+    """Whether it ended early: then the size is that of what was tried."""
 
     @property
     def sentence(self) -> str:
         """The answer in words."""
+        if self.interrupted:
+            return self._so_far
         if self.size is None or self.strategy is None:
             return f"Nothing fits: {self.limited_by}"
         found = _SAYS[self.what].format(f"{self.size:,}")
         beyond = "Fewer" if self.what == "devices" else "Beyond that"
         return f"{found}, by {self.strategy.label}. {beyond}: {self.limited_by}"
 
+    @property
+    def _so_far(self) -> str:
+        """What is known where somebody wanted an end."""
+        found = "Interrupted before anything was found that fits."
+        if self.size is not None and self.strategy is not None:
+            found = f"Interrupted: {self.size:,} {_UNITS[self.what]} fit, by {self.strategy.label}."
+        return f"{found} {self.limited_by}".rstrip()
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
             "what": self.what,
+            "interrupted": self.interrupted,
             "size": self.size,
             "strategy": None if self.strategy is None else self.strategy.to_dict(),
             "limited_by": self.limited_by,
@@ -141,13 +161,13 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
 
     Of a strategy the number of microbatches stays, and its replicas change with the number of
     devices. Raises `DistirError` for what cannot be varied, such as the layers of a model file, and
-    for spaces that cannot be searched for what fits.
+    for spaces that cannot be searched for what fits. An interrupt leaves what was tried, if there
+    is anything.
     """
     sizes = _SIZES[what](problem, strategy)
     if strategy is not None and what != "devices":
         sizes = sizes.possible()
-    fewest = what == "devices"
-    fitting = 0 if fewest else _surely(sizes, strategy)
+    fitting = 0 if what == "devices" else _surely(sizes, strategy)
     tried: dict[int, Tried] = {}
 
     def at(step: int) -> Tried:
@@ -157,7 +177,25 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
             tried[step] = known or _tried(sizes, size)
         return tried[step]
 
-    best = _first(at, sizes.first) if fewest else _last(at, sizes.steps, fitting)
+    try:
+        best = _first(at, sizes.first) if what == "devices" else _last(at, sizes.steps, fitting)
+        return _answer(what, sizes, strategy, best, at, tried)
+    except KeyboardInterrupt:
+        if not tried:
+            raise
+        return _so_far(what, _ordered(tried))
+
+
+def _answer(
+    what: Size,
+    sizes: _Sizes,
+    strategy: Strategy | None,
+    best: int | None,
+    at: Callable[[int], Tried],
+    tried: Mapping[int, Tried],
+) -> Fit:
+    """The answer where the best step is known, with what limits it."""
+    fewest = what == "devices"
     if best is None:
         last = tried[max(tried)] if fewest else at(1)
         if last.refused and strategy is None:
@@ -168,6 +206,17 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
     else:
         limit = at(best + 1).reason if best < sizes.steps else sizes.end
     return Fit(what, at(best).size, at(best).strategy, limit, _ordered(tried))
+
+
+def _so_far(what: Size, tried: Sequence[Tried]) -> Fit:
+    """What the sizes that were tried say: the best that fits, and the next that does not."""
+    order = tried[::-1] if what == "devices" else tried  # what is further on fits less easily
+    fits = [place for place, each in enumerate(order) if each.strategy is not None]
+    beyond = order[fits[-1] + 1 :] if fits else order
+    limit = f"With {beyond[0].size:,} {_UNITS[what]}: {beyond[0].reason}" if beyond else ""
+    best = order[fits[-1]] if fits else None
+    size, strategy = (best.size, best.strategy) if best else (None, None)
+    return Fit(what, size, strategy, limit, tuple(tried), interrupted=True)
 
 
 def _limit_below(tried: Mapping[int, Tried], best: int, sizes: _Sizes) -> str:

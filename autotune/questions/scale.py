@@ -65,6 +65,8 @@ class Scaling(Shown):
     """The problem with the most devices."""
     objective: Objective
     steps: tuple[ScalingStep, ...] = field(default=())
+    left: tuple[int, ...] = ()
+    """Numbers of devices that were not looked at any more because of an interrupt."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -78,6 +80,7 @@ class Scaling(Shown):
             "space": problem.space_name,
             "objective": self.objective.name,
             "metric": self.objective.metric,
+            "interrupted": bool(self.left),
             "points": [each.to_dict(problem.batch_size) for each in self.steps],
         }
 
@@ -115,7 +118,8 @@ def _not_counts(text: str) -> DistirError:
 def scale(
     statement: ProblemStatement, goal: Goal, counts: Sequence[int], *, phase: Phase = not_shown
 ) -> tuple[Problem, Objective, tuple[ScalingStep, ...]]:
-    """The best plan of every number of devices, with the problem of the most devices.
+    """The best plan of every number of devices, with the problem of the most devices. An interrupt
+    leaves those that were looked at, if there are any.
 
     Unless a batch is stated, it is the usual one of the most devices. Raises `DistirError` if no
     number of devices has a valid strategy at all.
@@ -125,12 +129,16 @@ def scale(
         largest = problem_of(replace(statement, devices=max(counts), batch_size=batch))
     objective = goal.over(largest)
     steps: list[ScalingStep] = []
-    with phase("scaling", len(counts)) as advance:
-        for devices in counts:
-            step = _step(largest, goal, devices)
-            steps.append(step)
-            advance(1, step.best, step.seconds)
-    if all(step.best is None for step in steps):
+    try:
+        with phase("scaling", len(counts)) as advance:
+            for devices in counts:
+                step = _step(largest, goal, devices)
+                steps.append(step)
+                advance(1, step.best, step.seconds)
+    except KeyboardInterrupt:
+        if not steps:
+            raise
+    if len(steps) == len(counts) and all(step.best is None for step in steps):
         raise DistirError(f"no number of devices has a plan that fits; {steps[-1].reason}")
     return largest, objective, _with_efficiency(steps)
 

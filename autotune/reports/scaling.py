@@ -75,6 +75,9 @@ def _parts(scaling: Scaling) -> Iterator[RenderableType]:
     for step in scaling.steps:
         if step.best is None:
             yield Text(f"{step.devices:,} devices: {step.reason}")
+    if scaling.left:
+        left = ", ".join(f"{each:,}" for each in scaling.left)
+        yield Text(f"Interrupted before {left} devices were looked at.", style="bold red")
     unproved = [f"{step.devices:,}" for step in scaling.steps if step.best and not step.proved]
     if unproved:
         yield Text(f"Not proved to be the best: the plans of {', '.join(unproved)} devices.")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from autotune import load_problem
 from autotune.cli import main
+from autotune.exhaustive import certified
+from autotune.exhaustive.certificate import Certificate
 from autotune.problem import Problem
 from autotune.questions.fit import SIZES, Size, fit
 from distir import Strategy
@@ -172,6 +175,51 @@ def test_a_space_in_which_nothing_fits_is_not_said_to_be_empty() -> None:
     found = fit(large, "batch")
     assert found.size is None
     assert "strategies fits: too much memory for the model's state" in found.sentence
+
+
+def interrupt_after(tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has somebody want an end at the next size that is tried after some."""
+    made: list[Certificate] = []
+
+    def certify(*stated: Any, **options: Any) -> Certificate:
+        if len(made) == tries:
+            raise KeyboardInterrupt
+        made.append(certified.certify(*stated, **options))
+        return made[-1]
+
+    monkeypatch.setattr("autotune.questions.fit.certify", certify)
+
+
+@pytest.mark.parametrize("what", ["batch", "devices"])
+@pytest.mark.parametrize("tries", [1, 3])
+def test_an_interrupt_leaves_what_was_tried(
+    what: Size, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"batch": "gpt2-xs", "devices": "llama3-8b"}[what]
+    stated = load_problem(model, "hgx-h100", devices=2, batch_size=64, space="small")
+    interrupt_after(tries, monkeypatch)
+    found = fit(stated, what)
+    assert found.interrupted
+    assert found.to_dict()["interrupted"] is True
+    assert len(found.tried) >= tries  # sizes of which there is no plan are no proofs
+    fitting = [each.size for each in found.tried if each.strategy is not None]
+    best = min if what == "devices" else max
+    assert found.size == (best(fitting) if fitting else None)
+    assert found.sentence.startswith("Interrupted")
+    missing = [each for each in found.tried if each.strategy is None]
+    assert not missing or any(each.reason in found.sentence for each in missing)
+
+
+def test_an_interrupt_before_anything_was_tried_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = ("run", "--model", "gpt2-xs", "--devices", "2", "--fit", "batch", "--space", "small")
+    interrupt_after(2, monkeypatch)
+    assert main(wanted) == 130
+    assert "samples fit, by dp" in capsys.readouterr().out
+    interrupt_after(0, monkeypatch)
+    assert main(wanted) == 130
+    assert "interrupted" in capsys.readouterr().err
 
 
 def test_what_cannot_be_varied_is_refused() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune import Goal, ProblemStatement, load_problem
 from autotune.cli import main
+from autotune.exhaustive import certified
+from autotune.exhaustive.certificate import Certificate
+from autotune.problem import Problem
 from autotune.questions.scale import device_counts, scale
 from distir import DistirError, Strategy
 from distir.cost import device_names, load_device
@@ -97,6 +101,30 @@ def test_each_number_of_devices_has_the_plan_that_exhaustive_search_finds() -> N
     rates = [s.best.metric("throughput_samples_per_second") or 0.0 for s in known if s.best]
     ratio = rates[-1] / known[-1].devices / (rates[0] / known[0].devices)
     assert known[-1].efficiency == pytest.approx(ratio)
+
+
+def test_an_interrupt_leaves_the_numbers_of_devices_that_were_looked_at(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def certify(problem: Problem, *stated: Any, **options: Any) -> Certificate:
+        looked.append(problem.devices)
+        if problem.devices == 4:
+            raise KeyboardInterrupt
+        return certified.certify(problem, *stated, **options)
+
+    monkeypatch.setattr("autotune.questions.scale.certify", certify)
+    file = tmp_path / "found.json"
+    assert main(["scale", *SMALL, "--devices", "1:8", "--json", str(file)]) == 130
+    assert looked == [1, 2, 4]
+    assert "Interrupted before 4, 8 devices were looked at." in capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert found["interrupted"] is True
+    assert [each["devices"] for each in found["points"]] == [1, 2]
+    assert all(each["metrics"] for each in found["points"])
+    assert main(["scale", *SMALL, "--devices", "4:8", "--json", "-"]) == 130
+    assert capsys.readouterr().out == "", "nothing was found"
 
 
 @pytest.mark.not_quick
