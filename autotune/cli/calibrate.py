@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,10 @@ from distir.files import write_text
 
 if TYPE_CHECKING:
     from autotune.calibration import Calibration, Constant, Priced
-    from autotune.validation import Case
+    from autotune.validation import Case, Exclusion
+
+UNTIMED = "no measured time"
+"""The reason for which a row that only says how much memory was taken tells no constant."""
 
 SUMMARY = "Fit the constants of the cost model to measured runs, and judge them on unseen ones."
 
@@ -62,30 +67,46 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output(arguments, "output", "products")
     path: str | None = getattr(arguments, "output", None)
     with output.working():
-        rows, calibration = _calibration(arguments)
+        rows, left_out, calibration = _calibration(arguments)
         if hasattr(arguments, "products"):
             _write_products(rows, calibration, arguments)
         if path is not None:
             _write(path, calibration, arguments)
-    output.write(
-        {"file": arguments.file, **calibration.to_dict()}, lambda: _shown(arguments, calibration)
-    )
+    plain = {"file": arguments.file, **calibration.to_dict(), "rows_excluded": _counts(left_out)}
+    output.write(plain, lambda: _shown(arguments, calibration, left_out))
     return 0
 
 
-def _calibration(arguments: argparse.Namespace) -> tuple[list[Priced], Calibration]:
-    """The rows that have a time and a plan, and what they say of the constants."""
-    from autotune.calibration import calibrate_priced, one_device, price
+def _counts(left_out: Sequence[Exclusion]) -> dict[str, int]:
+    """How many rows were left out, by reason."""
+    return dict(Counter(each.reason for each in left_out).most_common())
 
-    cases, _ = measurements(arguments)
+
+def _calibration(
+    arguments: argparse.Namespace,
+) -> tuple[list[Priced], list[Exclusion], Calibration]:
+    """The rows that have a time and a plan, those that have not, and what the first say of the
+    constants. Raises `DistirError` if none has."""
+    from autotune.calibration import calibrate_priced, one_device, price
+    from autotune.validation import Exclusion
+
+    cases, left_out = measurements(arguments)
     if hasattr(arguments, "hardware"):
         cases = _on_hardware(cases, names_in(arguments.hardware))
     constants = _constants(arguments)
     timed = [case for case in cases if case.measured.seconds is not None]
-    rows, _ = price(timed, note)
+    rows, refused = price(timed, note)
+    left_out += [Exclusion(each.row, UNTIMED) for each in cases if each.measured.seconds is None]
+    left_out += refused
+    if not rows:
+        reasons = "; ".join(f"{count} x {why}" for why, count in _counts(left_out).items())
+        raise DistirError(
+            f"{arguments.file}: no row has a measured time that can be predicted, so there is "
+            f"nothing to fit to: {reasons or 'it has no rows'}"
+        )
     if hasattr(arguments, "products"):
         one_device(rows)  # fitting takes long
-    return rows, calibrate_priced(rows, constants, note)
+    return rows, left_out, calibrate_priced(rows, constants, note)
 
 
 def _write_products(
@@ -146,7 +167,7 @@ def _write(path: str, calibration: Any, arguments: argparse.Namespace) -> None:
     note(f"wrote {path}; use it with --stack {path}")
 
 
-def _shown(arguments: argparse.Namespace, calibration: Any) -> Any:
+def _shown(arguments: argparse.Namespace, calibration: Any, left_out: Sequence[Exclusion]) -> Any:
     from autotune.reports.calibration import calibration_report
 
-    return calibration_report(arguments.file, calibration)
+    return calibration_report(arguments.file, calibration, left_out)

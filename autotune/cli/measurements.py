@@ -27,7 +27,7 @@ def add_measurements(parser: argparse.ArgumentParser) -> None:
 
 def measurements(arguments: argparse.Namespace) -> tuple[list[Case], list[Exclusion]]:
     """The rows asked for that can be predicted, and those that cannot; raises `DistirError`."""
-    from autotune.validation import Case, Exclusion, make_case, read_rows
+    from autotune.validation import Case, Exclusion, make_case, read_rows, without_copies
 
     rows = read_rows(arguments.file)
     if hasattr(arguments, "source"):
@@ -40,8 +40,9 @@ def measurements(arguments: argparse.Namespace) -> tuple[list[Case], list[Exclus
                     f"{', '.join(sorted(known)) or 'no rows'}"
                 )
         rows = [row for row in rows if row.group in wanted]
+    rows, copies = without_copies(rows)
     made = [make_case(row) for row in rows]
     return (
         [each for each in made if isinstance(each, Case)],
-        [each for each in made if isinstance(each, Exclusion)],
+        [*copies, *(each for each in made if isinstance(each, Exclusion))],
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.calibration.calibrate import Calibration, ConstantFit
 from autotune.rendering import plain_table
+from autotune.reports.validation import reasons_table
+from autotune.validation import Exclusion
 from distir.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -13,15 +16,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def calibration_report(file: str, calibration: Calibration) -> RenderableType:
-    """The constants, what tells them, and the errors by source."""
+def calibration_report(
+    file: str, calibration: Calibration, left_out: Sequence[Exclusion]
+) -> RenderableType:
+    """The constants, what tells them, the errors by source, and why rows were left out."""
     from rich.console import Group
     from rich.text import Text
 
-    rows = len(calibration.cases)
+    rows, others = len(calibration.cases), len(left_out)
+    left = f"; {others:,} {'was' if others == 1 else 'were'} left out" if left_out else ""
     return Group(
         Text(
-            f"{file}: fitted to {rows:,} rows of {len(calibration.sources)} sources", style="bold"
+            f"{file}: fitted to {rows:,} rows of {len(calibration.sources)} sources{left}",
+            style="bold",
         ),
         Text(
             f"mean error over sources {percent(calibration.mean_mape)}; of constants that have not "
@@ -29,6 +36,7 @@ def calibration_report(file: str, calibration: Calibration) -> RenderableType:
         ),
         _constants(calibration),
         _sources(calibration),
+        *([reasons_table(left_out)] if left_out else []),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.rendering import plain_table
 from autotune.reports.quantities import narrow_heading
+from autotune.validation.cases import Exclusion
 from autotune.validation.predict import PredictedRow
 from autotune.validation.report import Report
 from autotune.validation.statistics import Statistics, mean_or_none
@@ -52,7 +53,7 @@ def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
         yield _table("Mixtures of experts, by source", report.moe)
     yield _table("By hardware", report.hardware)
     if excluded or any(each.rows_excluded for each in report.moe.values()):
-        yield _reasons(report)
+        yield reasons_table(report.exclusions)
     if worst and report.worst:
         yield _worst(report.worst[:worst])
     yield Text("What was assumed, row by row, is in the JSON (--json FILE).")
@@ -93,15 +94,15 @@ def _cell(field: str, value: float | None) -> str:
     return f"{value:.3f}" if field == "spearman" else percent(value)
 
 
-def _reasons(report: Report) -> Table:
-    """Why rows were left out."""
-    reasons = Counter(each.reason for each in report.exclusions)
+def reasons_table(exclusions: Sequence[Exclusion]) -> Table:
+    """Why rows were left out, a line for each reason, the most frequent first."""
+    reasons = Counter(each.reason for each in exclusions)
     table = plain_table("Left out")
     table.add_column("rows", justify="right")
     table.add_column("because")
     table.add_column("for example", no_wrap=True, overflow="ellipsis")
     for reason, count in reasons.most_common():
-        example = next(each for each in report.exclusions if each.reason == reason)
+        example = next(each for each in exclusions if each.reason == reason)
         detail = f"{example.row.id}: {example.detail}" if example.detail else example.row.id
         table.add_row(str(count), reason, detail)
     return table

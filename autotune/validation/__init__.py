@@ -6,7 +6,7 @@ rows.py → words.py, hardware.py, software.py → cases.py → predict.py → s
 
 from __future__ import annotations
 
-from autotune.validation.cases import Case, Exclusion, make_case
+from autotune.validation.cases import Case, Exclusion, make_case, without_copies
 from autotune.validation.predict import PredictedRow, predict
 from autotune.validation.report import Report, make_report
 from autotune.validation.rows import MeasuredRow, read_rows
@@ -21,4 +21,5 @@ __all__ = [
     "make_report",
     "predict",
     "read_rows",
+    "without_copies",
 ]

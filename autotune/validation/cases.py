@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from distir.schedules import find_schedule
 from distir.strategy import Strategy
 from distir.workload import PRECISIONS
 
-__all__ = ["Case", "Exclusion", "Measured", "ModelKey", "make_case"]
+__all__ = ["Case", "Exclusion", "Measured", "ModelKey", "make_case", "without_copies"]
 
 _GIGA = {"gib": 2.0**30, "mib": 2.0**20}
 
@@ -45,6 +45,22 @@ class Exclusion:
     row: MeasuredRow
     reason: str
     detail: str = ""
+
+
+COPY = "it says what an earlier row says"
+"""The reason for which a row that stands in a file twice counts once."""
+
+
+def without_copies(rows: Iterable[MeasuredRow]) -> tuple[list[MeasuredRow], list[Exclusion]]:
+    """The rows, and those that state in every column what an earlier one states: one run, written
+    down twice, must not weigh as much as two."""
+    first: dict[frozenset[tuple[str, str]], MeasuredRow] = {}
+    copies: list[Exclusion] = []
+    for row in rows:
+        known = first.setdefault(frozenset(row.values.items()), row)
+        if known is not row:
+            copies.append(Exclusion(row, COPY, f"line {row.number} says what {known.number} says"))
+    return list(first.values()), copies
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ from autotune.calibration.fit import Fitted, fit, fit_linear, row_weights
 from autotune.calibration.folds import halves, leave_sources_out, pinning_source
 from autotune.calibration.pricing import price
 from autotune.cli import main
+from autotune.cli.calibrate import UNTIMED
 from autotune.validation import Case
+from autotune.validation.cases import COPY
 from distir.cost import load_stack
 from distir.errors import DistirError
 from tests.validation.rows import case, write_csv
@@ -116,6 +118,48 @@ def test_the_command_writes_a_stack(
     assert found["constants"]["product_efficiency"]["value"] == pytest.approx(0.6, rel=0.05)
     assert set(found["sources"]) == {"here", "there"}
     assert load_stack(stack).product_efficiency == pytest.approx(0.6, rel=0.05)
+
+
+def test_rows_that_are_left_out_are_counted_by_reason(
+    made: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row that stands there twice counts once; one that differs in its name is another run."""
+    runs = [{**each.row.values, "iteration_time_s": repr(each.measured.seconds)} for each in made]
+    others = [
+        runs[0],
+        {**runs[1], "id": "again"},
+        {**runs[2], "hardware": "abacus", "id": "other"},
+        {
+            **runs[3],
+            "iteration_time_s": "",
+            "peak_memory_gb": "3",
+            "mem_unit": "GiB",
+            "id": "memory",
+        },
+    ]
+    file = write_csv(tmp_path / "runs.csv", *runs, *others)
+    arguments = ["calibrate", str(file), "--constants", "product_efficiency", "--quiet"]
+    assert main([*arguments, "--json", "-"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    excluded = plain["rows_excluded"]
+    assert excluded[COPY] == excluded[UNTIMED] == 1
+    assert sum(excluded.values()) == 3
+    assert sum(each["rows"] for each in plain["sources"].values()) == len(runs) + 1
+    assert main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"fitted to {len(runs) + 1} rows of 2 sources; 3 were left out" in said
+    assert all(reason[:30] in said for reason in excluded)
+
+
+def test_where_no_row_is_left_the_reasons_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_csv(tmp_path / "runs.csv", {"hardware": "abacus"}, {"hardware": "abacus"})
+    assert main(["calibrate", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert "nothing to fit to: 1 x " in error
+    assert COPY in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
