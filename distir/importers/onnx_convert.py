@@ -39,6 +39,9 @@ from distir.ir.types import DType, TensorType
 
 MOST_FOLDED_BYTES = 256 << 20
 """Memory that all computed constants of one model may take together."""
+MOST_INDICES = 1 << 22
+"""The largest tensor of integers whose values are read."""
+
 DEEPEST_NESTING = 32
 """Functions and branches within each other, beyond which a file is refused."""
 LONGEST_MESSAGE = 1500
@@ -98,7 +101,10 @@ class Conversion:
         type = TensorType(record.shape, record.dtype)
         if self.roles.role(name, type) is Role.PARAMETER:
             return OnnxWeight(type, name, record)
-        return OnnxConstant(type, record.load() if record.has_values() else None, name)
+        # Larger integers are weights of few bits, whose values nothing depends on.
+        is_packed = not type.dtype.is_float and record.num_elements > MOST_INDICES
+        has_values = record.has_values() and not is_packed
+        return OnnxConstant(type, record.load() if has_values else None, name)
 
     def run_nodes(
         self, nodes: Sequence[NodeRecord], env: dict[str, OnnxEntry], opset: int, depth: int

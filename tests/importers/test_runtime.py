@@ -248,8 +248,13 @@ def decoder(layers: int, bits: int = 0) -> Any:
         node("Shape", "mask", "shape"),
         node("Gather", "shape one", "total64", axis=0),
         node("Cast", "total64", "total", to=6),
-        node("Gather", "table ids", "x0"),
     ]
+    if bits:
+        stored["table"] = np.zeros((VOCABULARY, HIDDEN * bits // 8), np.uint8)
+        stored["table.scales"] = weights(VOCABULARY, 1)
+        nodes.append(runtime("GatherBlockQuantized", "table ids table.scales", "x0", bits=bits))
+    else:
+        nodes.append(node("Gather", "table ids", "x0"))
     inputs: dict[str, tuple[int, Any]] = {
         "ids": (INT64, ["batch", "sequence"]),
         "mask": (INT64, ["batch", "total"]),

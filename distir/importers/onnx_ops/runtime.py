@@ -266,14 +266,27 @@ def embed_layer_normalization(call: Call) -> Sequence[Value | OnnxConstant | Non
 
 @converts("com.microsoft:MatMulNBits")
 def matmul_of_few_bits(call: Call) -> Value:
-    """A product with a matrix that is stored in few bits, which is taken to be as wide as the
-    activations; a note says so."""
+    """A product with a matrix that is stored in few bits."""
     x = call.operand(0)
     shape = (int(call.attribute("K")), int(call.attribute("N")))
-    matrix = call.builder.parameter(call.node.operands[1], shape, x.type.dtype)
-    call.note(
-        f"weights that the file stores in {call.attribute('bits', 4)} bits are simulated as "
-        f"{x.type.dtype.short_name}"
-    )
+    matrix = _of_few_bits(call, 1, shape, x.type.dtype)
     result = call.add(MatMul(), x, matrix)
     return call.add(Add(), result, call.operand(5)) if call.has(5) else result
+
+
+@converts("com.microsoft:GatherBlockQuantized")
+def gather_of_few_bits(call: Call) -> Value:
+    """Rows of a table that is stored in few bits, two or more numbers to a byte."""
+    *leading, last = call.type().shape
+    is_packed = call.type().dtype is DType.UINT8
+    width = last * 8 // int(call.attribute("bits", 4)) if is_packed else last
+    table = _of_few_bits(call, 0, (*leading, width), call.type(2).dtype)
+    return call.add(Gather(int(call.attribute("gather_axis", 0))), table, call.operand(1))
+
+
+def _of_few_bits(call: Call, position: int, shape: tuple[int, ...], dtype: DType) -> Value:
+    """A parameter in the place of an operand that is stored in few bits, as wide as activations; a
+    note says so."""
+    bits = call.attribute("bits", 4)
+    call.note(f"weights that the file stores in {bits} bits are simulated as {dtype.short_name}")
+    return call.builder.parameter(call.node.operands[position], shape, dtype)
