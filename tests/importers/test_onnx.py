@@ -19,6 +19,7 @@ from distir.importers.onnx_roles import Role
 from distir.ir import Function
 from distir.ir.verifier import verify
 from distir.ops.channel_norm import BatchNormalization
+from distir.ops.tensor import Transpose
 from tests.conftest import shared_path
 from tests.importers.models import (
     BOOL,
@@ -431,6 +432,15 @@ def test_branches_with_a_known_condition_are_taken() -> None:
     ]
     made = model({"x": (FLOAT, ["n", 4])}, nodes, "y", {"two": np.asarray(2, np.int64)})
     assert _ops(import_onnx(made)) == ["Relu"]
+
+
+def test_dims_of_a_transpose_may_count_from_the_end() -> None:
+    """As TorchScript writes `x.permute(0, -2, -1, 1)`."""
+    made = model(
+        {"x": (FLOAT, [2, 3, 4, 5])}, [node("Transpose", "x", "y", perm=[0, -2, -1, 1])], "y"
+    )
+    (transposed,) = import_onnx(made).nodes
+    assert transposed.op == Transpose((0, 2, 3, 1))
 
 
 def test_an_input_that_is_a_condition_is_false() -> None:

@@ -98,9 +98,10 @@ def squeeze(call: Call) -> Value:
 
 @converts("Transpose")
 def transpose(call: Call) -> Value:
-    """Transpose; without `perm`, the dims are reversed."""
+    """Transpose; without `perm`, the dims are reversed. Some exporters count dims from the end."""
     rank = call.type().rank
-    order = tuple(call.attribute("perm") or range(rank)[::-1])
+    dims = call.attribute("perm") or range(rank)[::-1]
+    order = tuple(normalize_axis("Transpose", int(dim), rank) for dim in dims)
     x = call.operand(0)
     return x if order == tuple(range(rank)) else call.add(Transpose(order), x)
 
