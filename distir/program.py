@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from distir.axes.infer import CopiesDifferError, infer_ordered
-from distir.axes.model import Axes, Axis
+from distir.axes.model import Axes, Axis, AxisDims
 from distir.axes.order import canonical_order
 from distir.axes.ranges import Ranges
 from distir.errors import TransformError
@@ -57,6 +57,17 @@ class Program:
     def sequence(self) -> Axis | None:
         """The axis that attention needs whole for keys and values; None without one."""
         return self.extents.sequences[0] if self.extents.sequences else None
+
+    @cached_property
+    def file_length(self) -> int | None:
+        """How long a sequence is in the function as it was built: the factors of the sequence
+        together, where ops cut it into pieces or make it of the rows and columns of an image. None
+        without a sequence."""
+        if self.sequence is None:
+            return None
+        every = (dim for dims in self.axes.dims.values() for dim in dims if self.sequence in dim)
+        sequences = frozenset(self.extents.sequences)
+        return max(math.prod(axis.size for axis in {*dim} & sequences) for dim in {*every})
 
     @property
     def function(self) -> Function:
@@ -147,20 +158,29 @@ class Program:
         found = {self.blocks.group.get(a, a): name for name, a in self.by_label.items()}
         return found.get(self.blocks.group.get(axis, axis), f"axis of size {axis.size}")
 
-    def sizes(self, batch_size: int, sequence_length: int | None = None) -> dict[Axis, int]:
+    def sizes(
+        self,
+        batch_size: int,
+        sequence_length: int | None = None,
+        kept: Collection[Axis] = frozenset(),
+    ) -> dict[Axis, int]:
         """The sizes of all axes tied to a batch or a sequence, for `batch_size` samples at once.
 
-        Without `sequence_length`, sequences keep the model's lengths. Raises `TransformError` if
-        the model cannot have that length.
+        Without `sequence_length`, sequences keep the model's lengths. Axes beside the batch have
+        size 1, but those that are `kept` as they are. Raises `TransformError` if the model cannot
+        have that length.
         """
-        wanted = {self.axes.tied(axis): 1 for axis in self.extents.beside_batch}
+        wanted = {
+            self.axes.tied(axis): axis.size if axis in kept else 1
+            for axis in self.extents.beside_batch
+        }
         if sequence_length is not None and not self.extents.sequences and wanted:
             # Without attention, people call the axis beside the batch the sequence.
             first = self.extents.beside_batch[0]
             wanted[self.axes.tied(first)] = sequence_length
         elif sequence_length is not None:
             self._check_length(sequence_length)
-            for axis in self.extents.sequences:
+            for axis in () if self.extents.fixed_sequence else self.extents.sequences:
                 wanted[self.axes.tied(axis)] = sequence_length
         wanted |= {self.axes.tied(axis): batch_size for axis in self.batches}
         sizes = {
@@ -205,9 +225,9 @@ class Program:
                 f"sequence length {length} is too long: the position table has rows for "
                 f"{longest:,} positions"
             )
-        if self.extents.fixed_sequence and length != self.sequence.size:
+        if self.extents.fixed_sequence and length != self.file_length:
             raise TransformError(
-                f"sequence length {length}: the model's is fixed at {self.sequence.size} by "
+                f"sequence length {length}: the model's is fixed at {self.file_length} by "
                 f"{self.extents.fixed_sequence}; export it at the length you want"
             )
 
@@ -266,8 +286,9 @@ class Program:
         index = self.function.constants.get(node.operands[-1])
         if index is None or not isinstance(node.op, Gather):
             return False
-        carried = math.prod(axis.size for axis in self.axes.of(node.operands[-1]))
-        return len(set(index.reshape(-1).tolist())) < carried
+        # Positions may have been repeated for each sample.
+        places = self.axes.of(node.operands[-1]).difference(self.batches)
+        return len(set(index.reshape(-1).tolist())) < math.prod(axis.size for axis in places)
 
 
 def _cut_dim(node: Node) -> int | None:
@@ -283,7 +304,8 @@ class Extents:
 
     `further_batches` and `beside_batch` are other axes of inputs that no op sums over or needs
     whole: the former come first in inputs without the batch and get its size, the latter get
-    size 1. `fixed_sequence` names the op that fixes the sequence to a size in the file.
+    size 1 where nothing fixes theirs. `fixed_sequence` names the op that fixes the sequence to a
+    size in the file.
     """
 
     batch: Axis
@@ -463,8 +485,12 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     ]
     ties = {axes.tied(axis) for axis in candidates}
     sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
-    if not sequences:
-        sequences = candidates[:1]
+    # Axes that are a dim of an input only together are factors of a length that is cut up.
+    alone = {dim for value in function.inputs for dim in _without(axes.dims[value], batch)}
+    factors = [axis for axis in sequences if (axis,) not in alone]
+    sequences = [axis for axis in sequences if (axis,) in alone] or factors or candidates[:1]
+    tied = {axes.tied(axis) for axis in sequences}
+    fixed = _cut_into(sequences) if sequences == factors else None
     others = dict.fromkeys(
         axis
         for axis in carried
@@ -472,6 +498,7 @@ def find_extents(function: Function, axes: Axes) -> Extents:
         and axis in activations
         and axes.tied(axis) is not axes.tied(batch)
         and axis not in sequences
+        and axis not in factors
     )
     first = {
         axes.dims[value][0][0]
@@ -483,8 +510,19 @@ def find_extents(function: Function, axes: Axes) -> Extents:
         sequences=tuple(dict.fromkeys(sequences)),
         further_batches=tuple(axis for axis in others if axis in first),
         beside_batch=tuple(axis for axis in others if axis not in first),
-        fixed_sequence=_fixed_by(function, axes, {axes.tied(axis) for axis in sequences}),
+        fixed_sequence=fixed or _fixed_by(function, axes, tied),
     )
+
+
+def _without(dims: AxisDims, axis: Axis) -> Iterator[tuple[Axis, ...]]:
+    """The dims of a value without an axis."""
+    return (tuple(each for each in dim if each is not axis) for dim in dims)
+
+
+def _cut_into(factors: Sequence[Axis]) -> str | None:
+    """What fixes a sequence of these factors, in words for an error message."""
+    sizes = dict.fromkeys(factors)
+    return f"ops that cut it into {' x '.join(str(a.size) for a in sizes)}" if sizes else None
 
 
 def _fixed_by(function: Function, axes: Axes, sequences: set[Axis]) -> str | None:

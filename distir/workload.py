@@ -220,7 +220,7 @@ class Workload(Checked):
         if self.sequence_length is not None or self.program.sequence is None:
             return self.sequence_length
         if not self.length_is_open:
-            return self.model.sequence_length or self.program.sequence.size
+            return self.model.sequence_length or self.program.file_length
         return min(
             DEFAULT_SEQUENCE_LENGTH, self.program.longest_sequence or DEFAULT_SEQUENCE_LENGTH
         )
@@ -229,7 +229,8 @@ class Workload(Checked):
     def length_is_open(self) -> bool:
         """Whether nobody states how long a sequence is: neither the workload nor its model."""
         stated = self.sequence_length is not None or self.model.sequence_length is not None
-        return not stated and self.program.sequence is not None and self._sequence_is_open
+        is_fixed = self.program.sequence is None or self.program.extents.fixed_sequence is not None
+        return not stated and not is_fixed and self._sequence_is_open
 
     @property
     def _sequence_is_open(self) -> bool:
@@ -245,11 +246,25 @@ class Workload(Checked):
 
     def sizes(self, samples: int) -> dict[Axis, int]:
         """Axis sizes when `samples` are computed at once."""
-        sequence = self.program.sequence
-        if self.sequence_length is None and sequence is not None and sequence.size == self.length:
+        program = self.program
+        if self.sequence_length is None and program.sequence and program.file_length == self.length:
             # So that further sequences, such as a decoder's, keep their own lengths.
-            return self.program.sizes(samples)
-        return self.program.sizes(samples, self.length)
+            return program.sizes(samples, kept=self._fixed_beside_batch)
+        return program.sizes(samples, self.length, self._fixed_beside_batch)
+
+    @cached_property
+    def _fixed_beside_batch(self) -> frozenset[Axis]:
+        """The axes beside the batch whose sizes the model's file fixes."""
+        program, model = self.program, self.model
+        return frozenset(
+            axis
+            for value in program.function.inputs
+            for symbol, dim in zip(
+                model.symbols.get(value.name, ()), program.axes.dims[value], strict=False
+            )
+            for axis in (dim if symbol is None else ())
+            if axis in program.extents.beside_batch
+        )
 
     @property
     def tokens_per_sample(self) -> int:

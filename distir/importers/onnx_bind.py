@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distir.errors import ImportModelError
@@ -42,9 +42,9 @@ class Binding:
     symbols: Mapping[str, int]
     """The size of each symbol."""
     dims: Mapping[str, tuple[str | None, ...]]
-    """Per input and dim: the text of the symbolic size, or None if the file fixes the size."""
+    """Per input and dim: the text of the symbolic size; None if the file or the user fixes it."""
     lengths: tuple[str, ...] = ()
-    """The symbols that stand for neither a batch nor the size of an image."""
+    """The symbols left open that stand for neither a batch nor the size of an image."""
     note: str = ""
 
 
@@ -83,8 +83,10 @@ def bindings(
         **sizes,
     }
 
-    def binding(bound: Mapping[str, int], note: str = "") -> Binding:
-        lengths = tuple(name for name in symbols.sequence if bound[name])
+    def binding(
+        bound: Mapping[str, int], note: str = "", fixed: Collection[str] = frozenset(sizes)
+    ) -> Binding:
+        lengths = tuple(n for n in symbols.sequence if bound[n] and n not in fixed)
         shapes = {
             record.name: tuple(
                 size if isinstance(size, int) else _evaluate(str(text), bound)
@@ -92,7 +94,11 @@ def bindings(
             )
             for record in graph.inputs
         }
-        return Binding(shapes, bound, dims, lengths, note)
+        left = {
+            name: tuple(None if text in fixed else text for text in texts)
+            for name, texts in dims.items()
+        }
+        return Binding(shapes, bound, left, lengths, note)
 
     caches = [name for name in _caches(graph, dims, symbols) if name not in sizes]
     for empty in (caches, []) if caches else ([],):
@@ -101,8 +107,8 @@ def bindings(
             zero = dict.fromkeys(empty, 0)
             for bound in _candidates(symbols, taken, spatial, zero):
                 yield binding({**bound, **asked, **zero}, note)
-    for bound, note in _traced_sizes(graph, symbols, taken):
-        yield binding({**bound, **asked}, note)
+    for bound, note, names in _traced_sizes(graph, symbols, taken):
+        yield binding({**bound, **asked}, note, {*sizes, *names})
 
 
 def _texts(record: InputRecord) -> tuple[str | None, ...]:
@@ -161,17 +167,21 @@ def _caches(
 
 def _traced_sizes(
     graph: GraphRecord, symbols: _Symbols, taken: set[int]
-) -> Iterator[tuple[dict[str, int], str]]:
+) -> Iterator[tuple[dict[str, int], str, Sequence[str]]]:
     """Bindings of symbols to numbers in the file's small integer tensors, which shapes are computed
-    from, each with a note. The most frequent come first; sizes of stored tensors are left out."""
+    from, each with a note and the symbols that it fixes. The most frequent come first, and those
+    that are sizes of stored tensors last."""
     stored = {size for record in graph.initializers.values() for size in record.shape}
-    counts = Counter(n for n in _integers(graph) if 1 < n < 1 << 16 and n not in stored)
+    counts = Counter(n for n in _integers(graph) if 1 < n < 1 << 16)
+    common = [number for number, _ in counts.most_common()]
+    computed = [number for number in common if number not in stored][:MOST_TRACED_SIZES]
+    tried = [*computed, *[number for number in common if number in stored][:MOST_TRACED_SIZES]]
     spatial = _SPATIAL_SIZES[0] if symbols.spatial else 0
     for names in (symbols.sequence, symbols.batch):
-        for number, _ in counts.most_common(MOST_TRACED_SIZES) if names else ():
+        for number in tried if names else ():
             bound = _bind(symbols, taken, False, spatial) | dict.fromkeys(names, number)
             note = f"the file works only at {' = '.join(names)} = {number}, as it was traced"
-            yield bound, note
+            yield bound, note, names
 
 
 def _last_two(texts: tuple[str | None, ...]) -> tuple[str, ...]:

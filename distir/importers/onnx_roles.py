@@ -6,9 +6,10 @@ Since these do not decide it for certain, each decision has a reason and can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord
 from distir.ir.types import TensorType
@@ -54,7 +55,7 @@ _NEVER_TRAINED = frozenset(
 """Ops whose operands are not trained."""
 
 
-@dataclass(slots=True)
+@dataclass
 class TensorRoles:
     """Decides the role of each float tensor of a graph, and remembers it in `decisions`."""
 
@@ -94,6 +95,18 @@ class TensorRoles:
                 if node.op_type not in ("Shape", "Size"):
                     pending.extend(result for result in node.results if result)
 
+    @cached_property
+    def _literals(self) -> frozenset[str]:
+        """The names of tensors that Constant nodes have."""
+        nodes = (node for node in _with_branches(self.graph) if node.op_type == "Constant")
+        return frozenset(name for node in nodes for name in node.results)
+
+    @cached_property
+    def _stores_matrices(self) -> bool:
+        """Whether the file stores matrices of floats as initializers."""
+        stored = self.graph.initializers.values()
+        return any(each.dtype.is_float and _is_wide(each.shape) for each in stored)
+
     def weight_inputs(self) -> set[str]:
         """The names of inputs that are weights: those that the user names; and all inputs of fixed
         size, if other inputs have symbolic sizes and at least two of the fixed ones are matrices.
@@ -118,6 +131,8 @@ class TensorRoles:
             return Decision(Role.PARAMETER, "chosen by the user")
         if not type.dtype.is_float:
             return Decision(Role.TABLE, "integers and booleans are not trained")
+        if name in self._literals and self._stores_matrices:
+            return Decision(Role.TABLE, "written among the ops, while the weights are stored apart")
         uses = _Uses(self, type)
         uses.follow(name, is_value_kept=True)
         if type.num_elements == 1:
@@ -176,6 +191,11 @@ class TensorRoles:
         return self._makers
 
 
+def _is_wide(shape: Sequence[int]) -> bool:
+    """Whether several dims are longer than 1."""
+    return sum(size != 1 for size in shape) >= 2
+
+
 def _with_branches(graph: GraphRecord) -> Iterator[NodeRecord]:
     """All nodes of a graph and of the branches in it, whose names are apart."""
     for node in graph.nodes:
@@ -192,7 +212,7 @@ class _Uses:
     def __init__(self, roles: TensorRoles, type: TensorType) -> None:
         self._roles = roles
         self._type = type
-        self._wide = sum(size != 1 for size in type.shape) >= 2
+        self._wide = _is_wide(type.shape)
         self._seen: set[str] = set()
         self.trained: set[str] = set()
         self.fixed: set[str] = set()

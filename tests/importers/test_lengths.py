@@ -1,0 +1,166 @@
+"""Which lengths a file fixes and which it leaves open, and what that comes to."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+
+from distir import Workload, load_model
+from distir.errors import TransformError
+from distir.importers.load import LoadedModel
+from distir.importers.onnx import read_onnx
+from distir.program import build_program
+from tests.importers.models import FLOAT, INT64, integers, model, node, weights
+
+WIDTH = 6
+
+
+def loaded(made: Any, folder: Any, **options: Any) -> LoadedModel:
+    path = folder / "model.onnx"
+    cast("Any", onnx).save(made, path)
+    return load_model(path, onnx_options=options) if options else load_model(path)
+
+
+def attention(x: str, name: str, stored: dict[str, Any], transposed: list[int]) -> list[Any]:
+    """Attention over the last dim but one, with weights of its own; its result is `y.NAME`."""
+    stored |= {f"{part}.{name}": weights(WIDTH, WIDTH) for part in "qkv"}
+    return [
+        *(node("MatMul", f"{x} {part}.{name}", f"{part}m.{name}") for part in "qkv"),
+        node("Transpose", f"km.{name}", f"kt.{name}", perm=transposed),
+        node("MatMul", f"qm.{name} kt.{name}", f"s.{name}"),
+        node("Softmax", f"s.{name}", f"p.{name}"),
+        node("MatMul", f"p.{name} vm.{name}", f"c.{name}"),
+        node("Add", f"{x} c.{name}", f"y.{name}"),
+    ]
+
+
+def in_pieces(x: str, stored: dict[str, Any]) -> list[Any]:
+    """Attention over 3 pieces of 4, then over all 12; its result is `y.all`."""
+    stored |= {"pieces": integers(0, 3, 4, WIDTH), "whole": integers(0, 12, WIDTH)}
+    return [
+        node("Reshape", f"{x} pieces", "cut"),
+        *attention("cut", "inside", stored, [0, 1, 3, 2]),
+        node("Transpose", "y.inside", "across", perm=[0, 2, 1, 3]),
+        *attention("across", "between", stored, [0, 1, 3, 2]),
+        node("Transpose", "y.between", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back whole", "joined"),
+        *attention("joined", "all", stored, [0, 2, 1]),
+    ]
+
+
+def test_a_length_that_is_cut_into_pieces_is_that_of_the_file(tmp_path: Any) -> None:
+    stored: dict[str, Any] = {}
+    nodes = in_pieces("x", stored)
+    made = model({"x": (FLOAT, ["batch", 12, WIDTH])}, nodes, "y.all", stored)
+    found = loaded(made, tmp_path)
+    workload = Workload(model=found, batch_size=4, loss="mse")
+    assert workload.program.file_length == workload.tokens_per_sample == 12
+    projections, scores = 2 * 9 * 12 * WIDTH**2, 2 * 2 * WIDTH * 12 * (4 + 3 + 12)
+    assert workload.forward_flops_per_sample == projections + scores
+    same = Workload(model=found, batch_size=4, loss="mse", sequence_length=12)
+    assert same.forward_flops_per_sample == workload.forward_flops_per_sample
+    with pytest.raises(TransformError, match="fixed at 12 by ops that cut it into"):
+        workload.program.sizes(4, 24)
+
+
+def test_texts_do_not_resize_the_pieces_of_images(tmp_path: Any) -> None:
+    stored: dict[str, Any] = {"table": weights(20, WIDTH), "ends": weights(WIDTH, 5)}
+    nodes = [
+        *in_pieces("image", stored),
+        node("Gather", "table ids", "text"),
+        *attention("text", "text", stored, [0, 2, 1]),
+        *(node("ReduceMean", f"y.{each}", f"m.{each}", axes=[1]) for each in ("all", "text")),
+        node("Add", "m.all m.text", "both"),
+        node("MatMul", "both ends", "y"),
+    ]
+    inputs = {"ids": (INT64, ["batch", "length"]), "image": (FLOAT, ["batch", 12, WIDTH])}
+    found = loaded(model(inputs, nodes, "y", stored, opset=13), tmp_path)
+    short, long = (
+        Workload(model=found, batch_size=4, loss="mse", sequence_length=length)
+        for length in (50, 100)
+    )
+    more = 2 * 3 * 50 * WIDTH**2 + 2 * 2 * WIDTH * (100**2 - 50**2)
+    assert long.forward_flops_per_sample - short.forward_flops_per_sample == more
+
+
+@pytest.mark.parametrize(
+    ("dims", "rows"), [(["n", 10, 8], 10), ([2, 10, 8], 10), (["n", "s", 8], 1)]
+)
+def test_a_size_beside_the_batch_stays_where_the_file_fixes_it(
+    dims: Any, rows: int, tmp_path: Any
+) -> None:
+    nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "a"), node("MatMul", "a v", "y")]
+    made = model({"x": (FLOAT, dims)}, nodes, "y", {"w": weights(8, 9), "v": weights(9, 8)})
+    workload = Workload(model=loaded(made, tmp_path), batch_size=4, loss="mse")
+    assert workload.forward_flops_per_sample == 2 * 2 * 8 * 9 * rows
+
+
+def test_a_stated_size_is_the_length(tmp_path: Any) -> None:
+    stored: dict[str, Any] = {"table": weights(20, WIDTH)}
+    nodes = [node("Gather", "table ids", "x"), *attention("x", "a", stored, [0, 2, 1])]
+    made = model({"ids": (INT64, ["batch", "length"])}, nodes, "y.a", stored)
+    stated = Workload(model=loaded(made, tmp_path, sizes={"length": 48}), batch_size=4, loss="mse")
+    assert stated.length == 48
+    assert not stated.length_is_open
+    assert Workload(model=loaded(made, tmp_path), batch_size=4, loss="mse").length_is_open
+
+
+def test_a_traced_length_that_is_also_a_width_is_found(tmp_path: Any) -> None:
+    stored: dict[str, Any] = {"table": weights(20, WIDTH), "w": weights(16, WIDTH)}
+    stored["traced"] = integers(0, 16, WIDTH)
+    nodes = [
+        node("Gather", "table ids", "x"),
+        node("Reshape", "x traced", "r"),
+        *attention("r", "a", stored, [0, 2, 1]),
+        node("Transpose", "y.a", "t", perm=[0, 2, 1]),
+        node("MatMul", "t w", "y"),
+    ]
+    made = model({"ids": (INT64, ["batch", "length"])}, nodes, "y", stored)
+    found = loaded(made, tmp_path)
+    assert any("works only at length = 16" in note for note in found.function.notes)
+    workload = Workload(model=found, batch_size=4, loss="mse")
+    assert not workload.length_is_open
+
+
+def test_positions_that_are_repeated_per_sample_set_the_longest_sequence() -> None:
+    stored: dict[str, Any] = {"table": weights(20, WIDTH), "places": weights(64, WIDTH)}
+    stored |= {"zero": np.asarray(0), "one": np.asarray(1), "row": integers(0)}
+    nodes = [
+        node("Shape", "ids", "shape"),
+        node("Gather", "shape one", "rows"),
+        node("Range", "zero rows one", "numbers"),
+        node("Unsqueeze", "numbers row", "once"),
+        node("Expand", "once shape", "where"),
+        node("Gather", "table ids", "word"),
+        node("Gather", "places where", "place"),
+        node("Add", "word place", "x"),
+        *attention("x", "a", stored, [0, 2, 1]),
+    ]
+    made = model({"ids": (INT64, ["batch", "length"])}, nodes, "y.a", stored)
+    program = build_program(read_onnx(made).function, training=True, loss="mse")
+    assert program.longest_sequence == 64
+
+
+@pytest.mark.parametrize("stored_apart", [True, False])
+def test_literals_are_trained_only_where_all_weights_are(stored_apart: bool) -> None:
+    """Exporters that store weights write masks, tables and the ones of norms as Constants; others
+    write everything so."""
+    arrays = {"w": weights(8, 9), "scale": weights(9), "v": weights(9, 8)}
+    stored = {name: arrays[name] for name in ("w", "v")} if stored_apart else {}
+    literals = [
+        node("Constant", "", name, value=onnx.numpy_helper.from_array(array))
+        for name, array in arrays.items()
+        if name not in stored
+    ]
+    nodes = [
+        *literals,
+        node("MatMul", "x w", "h"),
+        node("Mul", "h scale", "a"),
+        node("MatMul", "a v", "y"),
+    ]
+    function = read_onnx(model({"x": (FLOAT, ["n", 8])}, nodes, "y", stored)).function
+    trained = {value.name for value in function.parameters}
+    assert trained == {"w", "v"} | (set() if stored_apart else {"scale"})
