@@ -233,6 +233,11 @@ def model_as_run(
     return replace(loaded, function=change(loaded.function))
 
 
+SPLITS_MOST = {"dp": 0.99, "tp": 0.9}
+"""What a degree splits at least of a model's work where nothing is said: small parts, such as the
+first layer of a vision model, are never split by tensor parallelism."""
+
+
 def _open_length(workload: Workload) -> Iterator[str]:
     """What is told where nobody says how long a sequence is."""
     if workload.length_is_open:
@@ -259,18 +264,37 @@ def _several_batches(workload: Workload) -> tuple[str, ...]:
 def _left_open(workload: Workload, stated: Mapping[str, int]) -> tuple[str, ...]:
     """What to know of lengths that the file leaves open, and that nobody has stated."""
     program, model = workload.program, workload.model
-    sized = {program.axes.tied(axis) for axis in program.extents.axes}
+    extents = program.extents
+    sized = {program.axes.tied(axis) for axis in (*extents.batches, *extents.sequences)}
+    sizes = workload.sizes(1)
     found: dict[str, int] = {}
     for value in program.function.inputs:
         dims = program.axes.dims[value]
         for name, dim in zip(model.symbols.get(value.name, ()), dims, strict=False):
             if name in model.lengths and name not in stated and len(dim) == 1:
                 if program.axes.tied(dim[0]) not in sized:
-                    found[name] = dim[0].size
+                    found[name] = sizes.get(dim[0], dim[0].size)
     return tuple(
         f"The file leaves {name} open: it is {size} here; --size {name}=N states another."
         for name, size in found.items()
     )
+
+
+def _not_split(workload: Workload) -> Iterator[str]:
+    """What is told of work that parallelism does not divide among devices."""
+    blocks = workload.program.blocks
+    samples = {blocks.group.get(axis, axis) for axis in workload.program.batches}
+    inside = (*blocks.internal_axes, *blocks.inner_axes.values())
+    split = {
+        "dp": workload.share_along(samples),
+        "tp": workload.share_along({*inside, *blocks.output_axes, *blocks.expert_axes}),
+    }
+    for name, share in split.items():
+        if share < SPLITS_MOST[name]:
+            yield (
+                f"{name} splits {percent(share)} of the work of the model's products; the rest has "
+                "no axis for it, so that every device does it as a whole."
+            )
 
 
 def problem_of(statement: ProblemStatement) -> Problem:
@@ -364,6 +388,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
             *_several_batches(workload),
             *_open_length(workload),
             *_left_open(workload, statement.sizes or {}),
+            *(_not_split(workload) if devices > 1 else ()),
             *_of_another_device(stack, hardware),
             *_in_another_type(workload, hardware.device),
             *_beyond_measured_runs(simulator.band),

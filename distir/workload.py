@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -311,10 +311,28 @@ class Workload(Checked):
             for first, count in counts.items()
         )
 
+    def share_along(self, axes: Collection[Axis]) -> float:
+        """The part of the forward pass's FLOPs in products that go over one of these axes, given as
+        representatives: what a mesh axis that splits them splits."""
+        program, sizes = self.program, self.sizes(self.batch_size)
+        group = program.blocks.group
+        counts = Counter(program.blocks.representative)
+        along = total = 0.0
+        for first, count in counts.items():
+            nodes = program.blocks.blocks[first].nodes
+            for node, flops in zip(nodes, self._flops_of_each(nodes, sizes), strict=True):
+                total += count * flops
+                if any(group.get(axis, axis) in axes for axis in program.axes.kinds[node]):
+                    along += count * flops
+        return along / total if total else 1.0
+
     def _flops_of(self, nodes: Sequence[Node], sizes: Mapping[Axis, int]) -> float:
+        return sum(self._flops_of_each(nodes, sizes))
+
+    def _flops_of_each(self, nodes: Sequence[Node], sizes: Mapping[Axis, int]) -> Iterator[float]:
+        """The FLOPs of nodes that are products; 0 of others."""
         axes = self.program.axes
         filled: dict[Axis, float] = {}
-        total = 0.0
         for node in nodes:
             operands = [axes.type_at(value, sizes) for value in node.operands]
             results = [axes.type_at(value, sizes) for value in node.results]
@@ -322,8 +340,7 @@ class Workload(Checked):
             for axis in followers_made(node, axes):
                 filled[axis] = op.filled(operands, results)
             parts = (filled.get(axis, 1.0) for axis in axes.kinds[node])
-            total += op.model_flops(operands, results) * math.prod(parts)
-        return total
+            yield op.model_flops(operands, results) * math.prod(parts)
 
     @cached_property
     def active_parameters(self) -> int:

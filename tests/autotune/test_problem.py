@@ -7,9 +7,10 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import onnx
 import pytest
 
 import distir
@@ -23,7 +24,7 @@ from distir.ops.attention import FusedAttention
 from distir.ops.linalg import MatMul
 from distir.simulation.simulator import Simulator
 from distir.strategy import Strategy
-from tests.importers.models import FLOAT, model, node
+from tests.importers.models import FLOAT, model, node, weights
 
 
 def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
@@ -187,11 +188,11 @@ def test_sizes_that_a_file_leaves_open_can_be_stated_and_are_told_otherwise(tmp_
     )
     (tmp_path / "decoder.onnx").write_bytes(decoder.SerializeToString())
     open_problem = partial(load_problem, tmp_path / "decoder.onnx", devices=2, mode="inference")
-    (told,) = open_problem(batch_size=4).notes
+    told, *_ = open_problem(batch_size=4).notes
     assert "leaves before open" in told
     assert "--size before=N" in told
     stated = open_problem(batch_size=4, sizes={"before": 1000})
-    assert not stated.notes
+    assert not any("open" in note for note in stated.notes)
     simulator: Any = stated.simulator
     (stage,) = simulator.simulate(Strategy(dp=2)).stages
     assert stage.memory["state_inputs_bytes"] == 2 * 1000 * 8 * 2
@@ -232,3 +233,31 @@ def test_what_a_model_leaves_out_is_noted(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**content, "max_position_embeddings": 64}))
     notes = load_problem(str(tmp_path), devices=2, batch_size=4).notes
     assert any("window of 8 is not applied" in note for note in notes)
+
+
+def _with_rows_looked_up(tmp_path: Path) -> Path:
+    """Two products, between which rows of the batch are looked up: of the second none is known to
+    belong to one sample."""
+    stored = {"w": weights(8, 16), "order": np.array([2, 0, 1]), "v": weights(16, 24)}
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("Gather", "h order", "turned", axis=0),
+        node("MatMul", "turned v", "y"),
+    ]
+    path = tmp_path / "turned.onnx"
+    cast("Any", onnx).save(model({"x": (FLOAT, [3, 8])}, nodes, "y", stored), path)
+    return path
+
+
+def test_work_that_no_degree_splits_is_told(tmp_path: Path) -> None:
+    def told(source: Any, devices: int = 8, **stated: Any) -> list[str]:
+        notes = load_problem(source, "dgx-a100", devices=devices, **stated).notes
+        return [note for note in notes if " splits " in note]
+
+    path = _with_rows_looked_up(tmp_path)
+    share = 64 * 8 * 16 / (64 * 8 * 16 + 3 * 16 * 24)
+    (of_samples, *_) = told(path, batch_size=64, loss="mse")
+    assert of_samples.startswith(f"dp splits {100 * share:.1f} % of the work")
+    assert not told(path, batch_size=64, loss="mse", devices=1)
+    for whole in ("gpt2", "mixtral-8x7b", "t5-base", "vit-b"):
+        assert not told(whole)
