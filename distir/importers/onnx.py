@@ -22,7 +22,7 @@ from distir.importers.onnx_convert import Conversion
 from distir.importers.onnx_file import Dims, GraphRecord, ModelRecord, TensorRecord, read_model
 from distir.importers.onnx_roles import Decision, TensorRoles
 from distir.importers.per_sample import gather_per_sample
-from distir.importers.tidy import merge_slices, without_unused
+from distir.importers.tidy import merge_slices, merge_strides, without_unused
 from distir.importers.unit_batch import widen_batch
 from distir.importers.written import join_written
 from distir.ir.builder import Builder
@@ -146,7 +146,7 @@ def _convert(
         notes=tuple(builder.notes),
     )
     function = join_written(without_unused(function))
-    function = without_unused(gather_per_sample(merge_slices(function)))
+    function = without_unused(gather_per_sample(merge_slices(merge_strides(function))))
     for value in (*function.inputs, *function.parameters, *function.outputs):
         _check_elements(value)
     for node in function.nodes:

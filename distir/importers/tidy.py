@@ -48,6 +48,62 @@ def merge_slices(function: Function) -> Function:
     return replace(function, nodes=tuple(nodes))
 
 
+def merge_strides(function: Function) -> Function:
+    """The function with slices that take every n-th element of a dim, each from another of the
+    first n, as a Reshape to `[…, rows, n, …]` and a Split: gates and values that take turns, or the
+    pairs that rotary embedding turns."""
+    groups: dict[tuple[Value, int, int], list[tuple[int, Node]]] = {}
+    for node in function.nodes:
+        strided = _every_nth(node)
+        if strided is not None:
+            dim, step, start = strided
+            groups.setdefault((node.operands[0], dim, step), []).append((start, node))
+    replaced: dict[Node, tuple[Node, ...]] = {}
+    for (value, dim, step), cuts in groups.items():
+        if {start for start, _ in cuts} == set(range(step)):
+            replaced |= _as_turns(value, dim, step, cuts)
+    if not replaced:
+        return function
+    nodes = [new for node in function.nodes for new in replaced.get(node, (node,))]
+    return replace(function, nodes=tuple(nodes))
+
+
+def _every_nth(node: Node) -> tuple[int, int, int] | None:
+    """`(dim, n, start)` if the node takes every n-th element of one dim, whose size n divides, from
+    one of the first n; otherwise None."""
+    if not isinstance(node.op, Slice):
+        return None
+    shape, kept = node.operands[0].type.shape, node.result.type.shape
+    dims = [dim for dim, size in enumerate(shape) if kept[dim] != size]
+    if len(dims) != 1:
+        return None
+    (dim,) = dims
+    step, start = node.op.steps[dim], node.op.starts[dim]
+    is_whole = 0 <= start < step and shape[dim] == step * kept[dim]
+    return (dim, step, start) if step > 1 and is_whole else None
+
+
+def _as_turns(
+    value: Value, dim: int, step: int, cuts: list[tuple[int, Node]]
+) -> dict[Node, tuple[Node, ...]]:
+    """Per slice, the node that replaces it: a view of its part; before the first, the Split."""
+    shape = value.type.shape
+    apart = Reshape((*shape[:dim], shape[dim] // step, step, *shape[dim + 1 :]))
+    op = Split(dim + 1, (1,) * step)
+    turns = Value(apart.infer(value.type)[0], value.name)
+    types = op.infer(turns.type)
+    parts = tuple(Value(type, f"{value.name}.{i}") for i, type in enumerate(types))
+    new: dict[Node, tuple[Node, ...]] = {}
+    for position, (start, node) in enumerate(cuts):
+        view = Node(Reshape(node.result.type.shape), (parts[start],), node.results, node.origin)
+        split = (
+            Node(apart, (value,), (turns,), node.origin),
+            Node(op, (turns,), parts, node.origin),
+        )
+        new[node] = (*split, view) if position == 0 else (view,)
+    return new
+
+
 def _cut(
     node: Node, constants: Mapping[Value, Array | None], tables: Collection[Value]
 ) -> tuple[int, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from distir.execute.sequential import evaluate
 from distir.importers.onnx import import_onnx, read_onnx
 from distir.importers.strided import strided_view
 from distir.ops.lookup import Gather
-from distir.ops.tensor import Reshape
+from distir.ops.tensor import Reshape, Slice
 from distir.program import build_program
 from tests.importers.models import FLOAT, integers, model, node, weights
 
@@ -107,3 +108,46 @@ def test_no_other_axis_is_taken_for_a_batch_that_is_lost() -> None:
     function = import_onnx(flattened(order))
     with pytest.raises(TransformError, match="could not be widened: Gather 'g' combines"):
         build_program(function, training=False)
+
+
+# --- slices that take turns -----------------------------------------------------------------------
+
+
+def _in_turns(size: int, step: int, taken: Sequence[int]) -> Any:
+    """`x · w` of which every n-th element from each of some places is taken, and their products."""
+    stored = {"w": weights(6, size), "axes": integers(2), "end": integers(1 << 40)}
+    stored["step"] = integers(step)
+    nodes = [node("MatMul", "x w", "h")]
+    for start in taken:
+        stored[f"start{start}"] = integers(start)
+        nodes.append(node("Slice", f"h start{start} end axes step", f"p{start}"))
+    product = f"p{taken[0]}"
+    for start in taken[1:]:
+        nodes.append(node("Mul", f"{product} p{start}", f"{product}{start}"))
+        product = f"{product}{start}"
+    stored["v"] = weights(len(range(taken[0], size, step)), 6)
+    nodes.append(node("MatMul", f"{product} v", "y"))
+    return model({"x": (FLOAT, [3, 5, 6])}, nodes, "y", stored)
+
+
+@pytest.mark.parametrize(("size", "step"), [(8, 2), (12, 3), (12, 2)])
+def test_parts_that_take_turns_have_an_axis(size: int, step: int) -> None:
+    """As gates and values of GPT-OSS: the width of the layer can be split."""
+    made = _in_turns(size, step, range(step))
+    imported = read_onnx(made, load_weights=True)
+    assert not any(isinstance(each.op, Slice) for each in imported.function.nodes)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype(np.float32)
+    (found,) = evaluate(imported.function, [x], imported.weights)
+    parts = [(x @ weights(6, size))[..., start::step] for start in range(step)]
+    expected = np.prod(parts, axis=0) @ weights(size // step, 6)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    program = build_program(imported.function, training=True, loss="mse")
+    assert [axis.size for axis in program.blocks.internal_axes] == [size // step]
+
+
+@pytest.mark.parametrize(("size", "step", "taken"), [(8, 2, [1]), (12, 3, [0, 2]), (9, 2, [0])])
+def test_parts_of_which_some_are_not_taken_stay_slices(
+    size: int, step: int, taken: Sequence[int]
+) -> None:
+    function = read_onnx(_in_turns(size, step, taken)).function
+    assert sum(isinstance(each.op, Slice) for each in function.nodes) == len(taken)
