@@ -100,7 +100,10 @@ class Conversion:
         """A stored tensor: a parameter, or a constant with its values if the file has them."""
         type = TensorType(record.shape, record.dtype)
         if self.roles.role(name, type) is Role.PARAMETER:
-            return OnnxWeight(type, name, record)
+            if type.dtype.is_float:
+                return OnnxWeight(type, name, record)
+            # Quantized, so that the values in the file are not those of the parameter.
+            return OnnxWeight(TensorType(record.shape, DType.FLOAT32), name)
         # Larger integers are weights of few bits, whose values nothing depends on.
         is_packed = not type.dtype.is_float and record.num_elements > MOST_INDICES
         has_values = record.has_values() and not is_packed
@@ -178,7 +181,7 @@ class Conversion:
         return [self._entry(each, node, is_shape) for each in _as_sequence(returned)]
 
     def _entry(self, returned: Any, node: NodeRecord, from_shape: bool) -> OnnxEntry | None:
-        if returned is None or isinstance(returned, Value):
+        if returned is None or isinstance(returned, (Value, OnnxWeight)):
             return returned
         if isinstance(returned, OnnxConstant):
             return replace(returned, from_shape=from_shape)

@@ -48,6 +48,8 @@ _SMALL_SLOTS = {
     "PRelu": (1,),
 }
 """Per op, the positions of operands that are trained even if they have a single element."""
+_QUANTIZED_SLOTS = {"DequantizeLinear": (0,), "MatMulInteger": (0, 1), "ConvInteger": (1,)}
+"""Per op, the positions of operands that are floats written as integers."""
 _NEVER_TRAINED = frozenset(
     "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Clip Range Resize Upsample Mod Floor "
     "Ceil Round IsNaN IsInf Not And Or OneHot ScatterND ScatterElements Scatter".split()
@@ -130,6 +132,8 @@ class TensorRoles:
         if name in self.parameters:
             return Decision(Role.PARAMETER, "chosen by the user")
         if not type.dtype.is_float:
+            if name in self.graph.initializers and self._is_quantized(name):
+                return Decision(Role.PARAMETER, "only read as quantized numbers")
             return Decision(Role.TABLE, "integers and booleans are not trained")
         if name in self._literals and self._stores_matrices:
             return Decision(Role.TABLE, "written among the ops, while the weights are stored apart")
@@ -144,6 +148,20 @@ class TensorRoles:
         if uses.fixed:
             return Decision(Role.TABLE, min(uses.fixed))
         return Decision(Role.PARAMETER, "no sign that it is not trained")
+
+    def _is_quantized(self, name: str) -> bool:
+        """Whether all that reads a tensor of integers, or rows of it, takes them for quantized
+        floats."""
+        pending, read = [name], False
+        while pending:
+            for node, position in self.readers(pending.pop()):
+                if position == 0 and (node.op_type in _MOVING_OPS or node.op_type == "Gather"):
+                    pending += [result for result in node.results if result]
+                elif position in _QUANTIZED_SLOTS.get(node.op_type, ()):
+                    read = True
+                else:
+                    return False
+        return read
 
     def meets_data(self, node: NodeRecord, position: int) -> bool:
         """Whether any operand of a node but the one at `position` depends on the model's inputs."""

@@ -1,0 +1,132 @@
+"""Files that quantize are read as the models of floats that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distir.importers.onnx import read_onnx
+from distir.program import build_program
+from tests.importers.models import FLOAT, INT64, model, node, weights
+
+WIDTH, INNER, WORDS = 8, 12, 30
+
+
+def floats() -> Any:
+    """An embedding and two products with a bias."""
+    nodes = [
+        node("Gather", "table ids", "x"),
+        node("MatMul", "x up", "h"),
+        node("Add", "h bias", "hb"),
+        node("Relu", "hb", "a"),
+        node("MatMul", "a down", "y"),
+    ]
+    stored = {
+        "table": weights(WORDS, WIDTH),
+        "up": weights(WIDTH, INNER),
+        "bias": weights(INNER),
+        "down": weights(INNER, WIDTH),
+    }
+    return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
+
+
+def _integers(*shape: int, dtype: Any = np.int8) -> Any:
+    return np.random.default_rng(0).integers(-9, 9, shape).astype(dtype)
+
+
+SCALE = {"scale": np.asarray(0.1, np.float32), "zero": np.asarray(0, np.int8)}
+
+
+def in_pairs() -> Any:
+    """As static quantization writes it: every tensor is quantized and back again."""
+    stored = {
+        "table": _integers(WORDS, WIDTH),
+        "up": _integers(WIDTH, INNER),
+        "down": _integers(INNER, WIDTH),
+        "bias": _integers(INNER, dtype=np.int32),
+        "zero32": np.asarray(0, np.int32),
+        **SCALE,
+    }
+    nodes = [
+        *(node("DequantizeLinear", f"{n} scale zero", f"{n}f") for n in ("table", "up", "down")),
+        node("DequantizeLinear", "bias scale zero32", "biasf"),
+        node("Gather", "tablef ids", "x"),
+        node("QuantizeLinear", "x scale zero", "xq"),
+        node("DequantizeLinear", "xq scale zero", "xf"),
+        node("MatMul", "xf upf", "h"),
+        node("Add", "h biasf", "hb"),
+        node("Relu", "hb", "a"),
+        node("QuantizeLinear", "a scale zero", "aq"),
+        node("DequantizeLinear", "aq scale zero", "af"),
+        node("MatMul", "af downf", "y"),
+    ]
+    return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
+
+
+def dynamically() -> Any:
+    """As dynamic quantization writes it: activations are quantized as they are, and rows of the
+    table are looked up as integers."""
+    stored = {
+        "table": _integers(WORDS, WIDTH),
+        "up": _integers(WIDTH, INNER),
+        "down": _integers(INNER, WIDTH),
+        "bias": weights(INNER),
+        **SCALE,
+    }
+
+    def product(x: str, matrix: str) -> list[Any]:
+        return [
+            node("DynamicQuantizeLinear", x, f"{x}q {x}s {x}z"),
+            node("Mul", f"{x}s scale", f"{matrix}s"),
+            node("MatMulInteger", f"{x}q {matrix} {x}z zero", f"{matrix}i"),
+            node("Cast", f"{matrix}i", f"{matrix}c", to=1),
+            node("Mul", f"{matrix}c {matrix}s", f"{matrix}o"),
+        ]
+
+    nodes = [
+        node("Gather", "table ids", "rows"),
+        node("DequantizeLinear", "rows scale zero", "x"),
+        *product("x", "up"),
+        node("Add", "upo bias", "hb"),
+        node("Relu", "hb", "a"),
+        *product("a", "down"),
+        node("Identity", "downo", "y"),
+    ]
+    return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
+
+
+@pytest.mark.parametrize("made", [in_pairs(), dynamically()], ids=["in pairs", "dynamically"])
+def test_parameters_and_axes_are_those_of_the_floats(made: Any) -> None:
+    ours, theirs = (read_onnx(each).function for each in (made, floats()))
+    types = [{value.name: value.type for value in each.parameters} for each in (ours, theirs)]
+    assert types[0] == types[1]
+    assert any("quantizes is simulated as floats" in note for note in ours.notes)
+    programs = [build_program(each, training=True, loss="mse") for each in (ours, theirs)]
+    inner, expected = ([axis.size for axis in each.blocks.internal_axes] for each in programs)
+    assert inner == expected == [INNER]
+
+
+def test_convolutions_of_integers_are_those_of_floats() -> None:
+    stored = {"w": _integers(4, 3, 2, 2), **SCALE}
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q s z"),
+        node("ConvInteger", "q w z zero", "i", strides=[2, 2]),
+        node("Cast", "i", "y", to=1),
+    ]
+    function = read_onnx(model({"x": (FLOAT, ["n", 3, 8, 8])}, nodes, "y", stored)).function
+    assert function.outputs[0].type.shape[1:] == (4, 4, 4)
+    assert [value.type.shape for value in function.parameters] == [(4, 3, 2, 2)]
+
+
+def test_integers_that_are_also_read_as_such_are_no_weights() -> None:
+    stored = {"ids": _integers(5, 3), **SCALE}
+    nodes = [
+        node("DequantizeLinear", "ids scale zero", "f"),
+        node("Cast", "ids", "c", to=1),
+        node("Add", "f c", "sum"),
+        node("Add", "x sum", "y"),
+    ]
+    function = read_onnx(model({"x": (FLOAT, ["n", 5, 3])}, nodes, "y", stored)).function
+    assert not any(value.name == "ids" for value in function.parameters)
