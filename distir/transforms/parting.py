@@ -41,7 +41,7 @@ class Parting:
 
 def partings(function: Function) -> list[Parting]:
     """All values that are cut into unequal parts and depend along this dim on parameters alone."""
-    uses = function.uses()
+    uses, producers = function.uses(), function.producers()
     by_value: dict[tuple[Value, int], list[_Piece]] = {}
     turned = {node.result: node for node in function.nodes if isinstance(node.op, Transpose)}
     for node in function.nodes:
@@ -51,7 +51,7 @@ def partings(function: Function) -> list[Parting]:
     for (whole, dim), pieces in by_value.items():
         sizes = _sizes(pieces, whole.type.shape[dim])
         if sizes is not None and _read_only_by(whole, pieces, function, uses):
-            parts = _Parts(function, uses)
+            parts = _Parts(function, uses, producers)
             values = parts.of(whole, dim, sizes)
             if values is not None and parts.parameters:
                 found.append(parts.joined(pieces, sizes, values))
@@ -167,22 +167,19 @@ class _Parts:
 
     function: Function
     uses: Mapping[Value, list[Node]]
+    producers: Mapping[Value, Node]
     nodes: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
     parameters: dict[Value, list[Value]] = field(default_factory=dict[Value, list[Value]])
     constants: dict[Value, Array | None] = field(default_factory=dict[Value, "Array | None"])
     dims: dict[Value, int] = field(default_factory=dict[Value, int])
-    _producers: Mapping[Value, Node] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._producers = self.function.producers()
 
     def of(self, value: Value, dim: int, sizes: Sequence[int]) -> list[Value] | None:
         """A value in parts of these sizes along a dim; None if they cannot be made apart from each
         other, or if the value is needed as a whole elsewhere."""
         if value in self.function.constants:
             return self._of_constant(value, dim, sizes)
-        if value in self._producers:
-            return self._of_result(self._producers[value], dim, sizes)
+        if value in self.producers:
+            return self._of_result(self.producers[value], dim, sizes)
         if value in self.function.parameters and self._is_read_once(value):
             parts = self.parameters[value] = _like(value, dim, sizes)
             self.dims.update(dict.fromkeys(parts, dim))
