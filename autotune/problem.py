@@ -267,8 +267,9 @@ def _left_open(workload: Workload, stated: Mapping[str, int]) -> tuple[str, ...]
     extents = program.extents
     sized = {program.axes.tied(axis) for axis in (*extents.batches, *extents.sequences)}
     sizes = workload.sizes(1)
+    read = {value for node in program.function.nodes for value in node.operands}
     found: dict[str, int] = {}
-    for value in program.function.inputs:
+    for value in (each for each in program.function.inputs if each in read):
         dims = program.axes.dims[value]
         for name, dim in zip(model.symbols.get(value.name, ()), dims, strict=False):
             if name in model.lengths and name not in stated and len(dim) == 1:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, wraps
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from distir.errors import ArgumentError, shown
@@ -76,7 +77,11 @@ class Checked:
 
     def __post_init__(self) -> None:
         for name, kinds in _kinds_of_fields(type(self)):
-            _check(name, getattr(self, name), kinds)
+            given = getattr(self, name)
+            plain = _plain(given)
+            _check(name, plain, kinds)
+            if plain is not given:
+                object.__setattr__(self, name, plain)
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -89,12 +94,26 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+        plain = [_plain(value) for value in args]
+        named = {name: _plain(value) for name, value in kwargs.items()}
+        for name, value in (*zip(names, plain, strict=False), *named.items()):
             if name in known:
                 _check(name, value, known[name])
-        return function(*args, **kwargs)
+        return cast("Any", function)(*plain, **named)
 
     return called
+
+
+def _plain(value: object) -> object:
+    """A number or path as Python has it, if it is one of another library: numbers of NumPy
+    overflow, and not all that is like a path is one."""
+    if type(value) in (bool, int, float, str) or value is None:
+        return value
+    if type(value).__module__ == "numpy" and not getattr(value, "shape", True):
+        return cast("Any", value).item()
+    if isinstance(value, os.PathLike) and not isinstance(value, Path):
+        return Path(os.fsdecode(cast("os.PathLike[str]", value)))
+    return value
 
 
 def _check(name: str, value: object, kinds: Sequence[_Kind]) -> None:

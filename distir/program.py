@@ -65,6 +65,8 @@ class Program:
         without a sequence."""
         if self.sequence is None:
             return None
+        if self.extents.piece > 1:
+            return self.sequence.size * self.extents.piece
         every = (dim for dims in self.axes.dims.values() for dim in dims if self.sequence in dim)
         sequences = frozenset(self.extents.sequences)
         return max(math.prod(axis.size for axis in {*dim} & sequences) for dim in {*every})
@@ -181,7 +183,7 @@ class Program:
         elif sequence_length is not None:
             self._check_length(sequence_length)
             for axis in () if self.extents.fixed_sequence else self.extents.sequences:
-                wanted[self.axes.tied(axis)] = sequence_length
+                wanted[self.axes.tied(axis)] = sequence_length // self.extents.piece
         wanted |= {self.axes.tied(axis): batch_size for axis in self.batches}
         sizes = {
             axis: wanted[self.axes.tied(axis)]
@@ -218,6 +220,11 @@ class Program:
         if self.sequence is None:
             raise TransformError(
                 f"sequence length {length}: the model has no sequence axis; leave out the length"
+            )
+        if length % self.extents.piece:
+            raise TransformError(
+                f"sequence length {length}: the model cuts it into pieces of {self.extents.piece}; "
+                f"give a multiple of {self.extents.piece}"
             )
         longest = self.longest_sequence
         if longest is not None and length > longest:
@@ -263,7 +270,10 @@ class Program:
         """The number of a table's rows that a Gather or Slice leaves out before the first position;
         None if its index is not known to grow by one per position."""
         if isinstance(node.op, Slice):
-            return max(0, node.op.starts[axis])
+            rows = node.operands[0].type.shape[axis]
+            cut = node.op.slices[axis]
+            # What ends where the table does is as many of its last rows as there are positions.
+            return 0 if range(rows)[cut][-1] == rows - 1 else max(0, cut.start)
         # What is added to positions is what the highest one exceeds the last position by.
         shorter, whole = (ranges.of(node.operands[1]) for ranges in self._ranges_of_lengths)
         if shorter is None or whole is None or whole[1] - shorter[1] != 1:
@@ -313,6 +323,9 @@ class Extents:
     further_batches: tuple[Axis, ...]
     beside_batch: tuple[Axis, ...]
     fixed_sequence: str | None
+    piece: int = 1
+    """How many positions there are for each of the sequence's axis, where tokens are cut into
+    pieces."""
 
     @property
     def batches(self) -> tuple[Axis, ...]:
@@ -488,9 +501,12 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     # Axes that are a dim of an input only together are factors of a length that is cut up.
     alone = {dim for value in function.inputs for dim in _without(axes.dims[value], batch)}
     factors = [axis for axis in sequences if (axis,) not in alone]
-    sequences = [axis for axis in sequences if (axis,) in alone] or factors or candidates[:1]
+    whole = [axis for axis in sequences if (axis,) in alone]
+    counted = _counted_pieces(function, axes, batch) if candidates and not whole else ()
+    sequences = whole or (counted[:1] if counted else factors) or candidates[:1]
+    factors = [*factors, *counted[1:]]
     tied = {axes.tied(axis) for axis in sequences}
-    fixed = _cut_into(sequences) if sequences == factors else None
+    fixed = _cut_into(sequences) if not counted and sequences == factors else None
     others = dict.fromkeys(
         axis
         for axis in carried
@@ -511,7 +527,20 @@ def find_extents(function: Function, axes: Axes) -> Extents:
         further_batches=tuple(axis for axis in others if axis in first),
         beside_batch=tuple(axis for axis in others if axis not in first),
         fixed_sequence=fixed or _fixed_by(function, axes, tied),
+        piece=1 if whole else math.prod(axis.size for axis in counted[1:]),
     )
+
+
+def _counted_pieces(function: Function, axes: Axes, batch: Axis) -> tuple[Axis, ...]:
+    """The factors of the longest dim of integers, such as tokens, that ops cut into pieces."""
+    dims = (
+        dim
+        for value in function.inputs
+        if not value.type.dtype.is_float
+        for dim in _without(axes.dims[value], batch)
+        if len(dim) > 1
+    )
+    return max(dims, key=lambda dim: math.prod(axis.size for axis in dim), default=())
 
 
 def _without(dims: AxisDims, axis: Axis) -> Iterator[tuple[Axis, ...]]:

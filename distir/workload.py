@@ -221,9 +221,10 @@ class Workload(Checked):
             return self.sequence_length
         if not self.length_is_open:
             return self.model.sequence_length or self.program.file_length
-        return min(
+        usual = min(
             DEFAULT_SEQUENCE_LENGTH, self.program.longest_sequence or DEFAULT_SEQUENCE_LENGTH
         )
+        return usual - usual % self.program.extents.piece or self.program.file_length
 
     @property
     def length_is_open(self) -> bool:

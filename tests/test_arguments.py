@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -129,3 +129,28 @@ def test_what_is_made_of_others_says_what_it_takes() -> None:
     ):
         with pytest.raises(ArgumentError, match=r" is {'dp': 2}; expected "):
             use()
+
+
+class _Place:
+    """Something like a path."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return str(self._path)
+
+
+def test_numbers_and_paths_of_other_libraries_are_taken_for_pythons(tmp_path: Path) -> None:
+    workload = Workload(
+        model=distir.load_model("gpt2"),
+        batch_size=cast("Any", np.int32(64)),
+        dropout=cast("Any", np.bool_(False)),
+    )
+    assert (type(workload.batch_size), type(workload.dropout)) == (int, bool)
+    space = tmp_path / "space.yaml"
+    space.write_text("dp: [8]\n")
+    found = autotune.tune(
+        "gpt2", "dgx-a100", devices=cast("Any", np.int64(8)), space=cast("Any", _Place(space))
+    )
+    assert found.best is not None

@@ -147,7 +147,7 @@ DEGREES = ("dp", "tp", "cp", "ep")
 """Degrees of which strategies bounded together at first have the same ones above 1."""
 
 
-SOME_NEAREST, MOST_NEAREST = 500, 50_000
+SOME_NEAREST, MOST_NEAREST = 128, 50_000
 """Strategies that are tried where nothing fits, to tell what misses by least, and of how many."""
 
 

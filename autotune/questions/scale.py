@@ -152,7 +152,7 @@ def _step(largest: Problem, goal: Goal, devices: int) -> ScalingStep:
         problem.check_not_empty()
         objective = goal.over(problem)
         if can_be_certified(problem, objective):
-            found = certify(problem, objective, seconds=LONGEST_SECONDS)
+            found = certify(problem, objective, seconds=LONGEST_SECONDS, nearest=False)
             if found.interrupted:
                 raise KeyboardInterrupt
             best, proved, closest = found.best, found.proved, found.closest

@@ -85,7 +85,9 @@ class Ranges:
         import numpy as np
 
         op = op_at(node, self._axes, self._sizes)
-        ends = [op.evaluate(*map(np.asarray, corner))[0] for corner in product(*given)]
+        # What grows with every operand is least where all are least; of others all corners count.
+        corners = zip(*given, strict=True) if isinstance(op, (Sum, Min, Max)) else product(*given)
+        ends = [op.evaluate(*map(np.asarray, corner))[0] for corner in corners]
         return (float(min(ends)), float(max(ends)))
 
 

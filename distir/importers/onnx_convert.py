@@ -173,7 +173,8 @@ class Conversion:
         if converter is None:
             raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
         given = [entry for entry in entries if entry is not None]
-        if all(isinstance(entry, OnnxConstant) for entry in given):
+        is_known = all(isinstance(entry, OnnxConstant) for entry in given)
+        if is_known and not _looks_up_positions(key, given):
             return self._fold(converter, node, cast("list[OnnxConstant | None]", entries), opset)
         call = Call(node, opset, self.builder, entries, self.resolve, self.axis_maps)
         returned = converter(call)
@@ -435,6 +436,20 @@ def _bind(node: NodeRecord, given: Mapping[str, Any], absent: set[str]) -> NodeR
             attributes[name] = given[reference]
     operands = tuple("" if name in absent else name for name in node.operands)
     return NodeRecord(node.op_type, node.domain, node.name, operands, node.results, attributes)
+
+
+def _looks_up_positions(key: str, entries: Sequence[OnnxEntry]) -> bool:
+    """Whether rows of a table are looked up as many as an input is long: the op stays, as it says
+    how long inputs may be."""
+    table, *others = entries
+    return (
+        key in ("Gather", "Slice")
+        and isinstance(table, OnnxConstant)
+        and table.type.dtype.is_float
+        and table.type.rank > 1
+        and not table.from_shape
+        and any(isinstance(each, OnnxConstant) and each.from_shape for each in others)
+    )
 
 
 def _declare_constant(builder: Builder, entry: OnnxConstant) -> Value:

@@ -176,6 +176,8 @@ class _Parts:
     def of(self, value: Value, dim: int, sizes: Sequence[int]) -> list[Value] | None:
         """A value in parts of these sizes along a dim; None if they cannot be made apart from each
         other, or if the value is needed as a whole elsewhere."""
+        if value in self.parameters:
+            return self.parameters[value]
         if value in self.function.constants:
             return self._of_constant(value, dim, sizes)
         if value in self.producers:

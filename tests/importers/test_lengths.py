@@ -144,6 +144,25 @@ def test_positions_that_are_repeated_per_sample_set_the_longest_sequence() -> No
     assert program.longest_sequence == 64
 
 
+def test_a_table_of_positions_among_the_ops_limits_the_sequence() -> None:
+    stored: dict[str, Any] = {"table": weights(20, WIDTH), "w": weights(WIDTH, WIDTH)}
+    stored |= {"zero": np.asarray(0), "one": np.asarray(1)}
+    rows = onnx.numpy_helper.from_array(weights(64, WIDTH))
+    nodes = [
+        node("Constant", "", "places", value=rows),
+        node("Shape", "ids", "shape"),
+        node("Gather", "shape one", "length"),
+        node("Range", "zero length one", "where"),
+        node("Gather", "places where", "place"),
+        node("Gather", "table ids", "word"),
+        node("Add", "word place", "x"),
+        *attention("x", "a", stored, [0, 2, 1]),
+    ]
+    made = model({"ids": (INT64, ["batch", "length"])}, nodes, "y.a", stored)
+    program = build_program(read_onnx(made).function, training=True, loss="mse")
+    assert program.longest_sequence == 64
+
+
 @pytest.mark.parametrize("stored_apart", [True, False])
 def test_literals_are_trained_only_where_all_weights_are(stored_apart: bool) -> None:
     """Exporters that store weights write masks, tables and the ones of norms as Constants; others

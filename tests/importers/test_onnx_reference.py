@@ -19,8 +19,9 @@ from tests.importers.onnx_cases import CASES
 SPELLED_ELSEWHERE = {
     "Shape", "Size", "ConstantOfShape", "Range", "NonZero", "EyeLike", "Dropout", "CastLike",
     "Upsample", "Scatter", "SimplifiedLayerNormalization",
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
 }  # fmt: skip
-"""Constants (tested as shape arithmetic) and second names."""
+"""Constants (tested as shape arithmetic), second names, and ops that are simulated as floats."""
 
 
 def test_every_converter_has_a_case() -> None:

@@ -157,3 +157,17 @@ def test_positions_after_padding_are_verified() -> None:
     made = _placed(_after_padding(UNPADDED, [node("Add", "kept one", "positions")]))
     found = verify(Workload(model=load_model(lambda: made), batch_size=8), Strategy(dp=2, tp=2))
     assert found.passed
+
+
+def test_the_range_of_a_long_sum_is_found_at_once() -> None:
+    """A sum of 40 terms is least where all are least: not all corners are tried."""
+    terms = [node("Cast", f"b{i}", f"t{i}", to=7) for i in range(40)]
+    making = [
+        *terms,
+        node("Sum", " ".join(f"t{i}" for i in range(40)), "total"),
+        *COUNTED,
+        node("Add", "counted total", "positions"),
+    ]
+    inputs = {f"b{i}": (9, ["batch", "sequence"]) for i in range(40)}
+    program = build_program(import_onnx(_placed(making, inputs)), training=False)
+    assert program.longest_sequence == ROWS - 40

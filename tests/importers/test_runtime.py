@@ -202,6 +202,39 @@ def test_group_query_attention(packed: bool, past: int, rotary: int, interleaved
     np.testing.assert_allclose(y, attended(queries, keys, values, causal(ROWS, past)), atol=1e-5)
 
 
+@pytest.mark.parametrize("operands", ["q k v - - s n - - - - sink", "q k v - - s n"])
+def test_a_sink_is_told(operands: str) -> None:
+    of_numpy = onnx.helper.np_dtype_to_tensor_dtype
+    fed = {name: random(BATCH, ROWS, WIDTH) for name in "qkv"} | {"s": np.full(BATCH, 4, np.int32)}
+    inputs = {name: (of_numpy(array.dtype), array.shape) for name, array in fed.items()}
+    stored = {"n": np.asarray(ROWS, np.int32), "sink": random(HEADS)}
+    ran = runtime("GroupQueryAttention", operands, "y", num_heads=HEADS, kv_num_heads=HEADS)
+    notes = read_onnx(model(inputs, [ran], "y", stored)).function.notes
+    assert any("sink" in note for note in notes) == ("sink" in operands)
+
+
+@pytest.mark.parametrize("where", [np.arange(ROWS)[None].repeat(BATCH, 0), np.array([3])])
+def test_rotary_embedding_takes_positions_or_the_first_of_them(where: Array) -> None:
+    x, cosine, sine = random(BATCH, ROWS, WIDTH), random(16, 3), random(16, 3)
+    ran = runtime("RotaryEmbedding", "x p c d", "y", num_heads=HEADS)
+    (found,) = computed([ran], {"x": x, "p": where}, {"c": cosine, "d": sine}, "y")
+    rows = slice(int(where.flat[0]), int(where.flat[0]) + ROWS)
+    expected = together(turned(apart(x), cosine[rows], sine[rows]))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_matrix_of_few_bits_that_two_products_read_is_one_parameter() -> None:
+    stored = {"m": np.zeros((8, 1, 16), np.uint8), "scales": weights(8)}
+    sizes = {"K": 8, "N": 8, "bits": 4, "block_size": 32}
+    nodes = [
+        runtime("MatMulNBits", "x m scales", "h", **sizes),
+        node("Relu", "h", "a"),
+        runtime("MatMulNBits", "a m scales", "y", **sizes),
+    ]
+    function = read_onnx(model({"x": (FLOAT, ["n", 8])}, nodes, "y", stored)).function
+    assert [value.name for value in function.parameters] == ["m"]
+
+
 def test_a_mask_of_another_form_is_refused_in_one_line() -> None:
     x, w = random(BATCH, ROWS, 7), random(7, 3 * WIDTH)
     ran = runtime("Attention", "x w - m", "y", num_heads=HEADS)

@@ -212,3 +212,17 @@ def test_what_is_read_whole_elsewhere_is_not_parted(reader: str) -> None:
     else:
         outputs.append(fused)
     assert not partings(builder.build(outputs))
+
+
+def test_a_matrix_that_an_op_reads_twice_is_parted_once() -> None:
+    builder = Builder("squared")
+    x = builder.input("x", (BATCH, LENGTH, HIDDEN))
+    matrix = builder.parameter("fused", (HIDDEN, 40))
+    fused = builder.add(MatMul(), x, builder.add(Mul(), matrix, matrix))
+    parts = builder.apply(Split(2, (24, 16)), fused)
+    function = builder.build([builder.add(Relu(), part) for part in parts])
+    found = partings(function)
+    names = [value.name for value in parted(function, found).parameters]
+    assert names == ["fused.0", "fused.1"]
+    made = {value for node in parted(function, found).nodes for value in node.operands}
+    assert made.issuperset(parted(function, found).parameters)

@@ -163,7 +163,7 @@ def rotary_embedding(call: Call) -> Value:
     else:
         x = call.add(Transpose((0, 2, 1, 3)), x)
     rotated = int(call.attribute("rotary_embedding_dim", 0)) or x.type.shape[3]
-    where = call.operand(where) if call.has(where) else None
+    where = _positions(call, where, x.type.shape[1]) if call.has(where) else None
     tables = rotary_tables(call, first, where)
     result = rotated_by(
         call, x, tables, rotated, is_interleaved=bool(call.attribute("interleaved", 0))
@@ -171,6 +171,17 @@ def rotary_embedding(call: Call) -> Value:
     if is_flat:
         return call.add(Reshape(call.type().shape), result)
     return call.add(Transpose((0, 2, 1, 3)), result)
+
+
+def _positions(call: Call, position: int, rows: int) -> Value:
+    """The positions that an operand has, or begins."""
+    import numpy as np
+
+    given = call.operand(position)
+    if given.type.shape != (1,):
+        return given
+    counted = call.builder.constant(np.arange(rows)[None], given.type.dtype, "positions")
+    return call.add(Add(), call.add(Reshape((1, 1)), given), counted)
 
 
 def rotary_tables(call: Call, first: int, where: Value | None) -> tuple[Value, Value]:

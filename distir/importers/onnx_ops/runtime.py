@@ -49,6 +49,8 @@ def attention(call: Call) -> Sequence[Value | None]:
             call.add(Concat(2), before, own)
             for before, own in zip(_halves(call, call.operand(4)), (key, value), strict=True)
         )
+    if call.attribute("do_rotary", 0):
+        call.note("queries and keys are not rotated; the tables of angles are not in the file")
     mask = _masked(call, 3, 5, query, key)
     result = attended(call, query, key, value, mask, _scores(call, past))
     return (heads_together(call, result), _both(call, key, value))
@@ -131,6 +133,8 @@ def group_query_attention(call: Call) -> Sequence[Value | None]:
         heads_apart(call, x, count) for x, count in zip(made, (heads, groups, groups), strict=True)
     )
     key, value = _with_past(call, 3, past, key, value)
+    if call.attribute("smooth_softmax", 0) or call.has(11):
+        call.note("a sink of attention is not applied")
     window = int(call.attribute("local_window_size", -1))
     if window > 0:
         call.note(
@@ -289,4 +293,6 @@ def _of_few_bits(call: Call, position: int, shape: tuple[int, ...], dtype: DType
     note says so."""
     bits = call.attribute("bits", 4)
     call.note(f"weights that the file stores in {bits} bits are simulated as {dtype.short_name}")
-    return call.builder.parameter(call.node.operands[position], shape, dtype)
+    name = call.node.operands[position]
+    known = (x for x in call.builder.parameters if (x.name, x.type.shape) == (name, shape))
+    return next(known, None) or call.builder.parameter(name, shape, dtype)
