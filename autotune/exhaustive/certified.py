@@ -99,6 +99,12 @@ def certify(
     ranked = found.ranked if complete or looked is None else _with(looked, found.ranked, top)
     evaluated = {trial.strategy for trial in found.ranked}
     of_look = sum(trial.strategy not in evaluated for trial in ranked)
+    closest = found.closest_told
+    if nearest and complete and not ranked:
+        try:
+            closest = search.nearest()
+        except KeyboardInterrupt:  # what is proved is proved
+            interrupted = True
     return Certificate(
         space_size=problem.space.count(),
         ranked=ranked,
@@ -107,7 +113,7 @@ def certify(
         ruled_out=dict(search.ruled_out.most_common()),
         bounds=search.bounded,
         seconds=time.perf_counter() - clock,
-        closest=search.nearest() if nearest and complete and not ranked else found.closest_told,
+        closest=closest,
         complete=complete,
         interrupted=interrupted,
         bound=None if complete else search.least_left,

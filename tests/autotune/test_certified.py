@@ -274,3 +274,20 @@ def test_where_bounds_rule_everything_out_what_misses_by_least_is_told_all_the_s
     said = " ".join(capsys.readouterr().out.split())
     assert f"Nothing fits. Closest: {proof.closest.label}, out of memory" in said
     assert "What would help: the model's state" in said
+
+
+def test_an_interrupt_while_the_closest_is_looked_for_keeps_the_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = load_problem("llama3-70b", cluster="hgx-h100", devices=4, space="small")
+    objective = problem.objective("throughput")
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(certified, "evaluated_chunk", interrupted)
+    proof = certify(problem, objective)
+    assert proof.interrupted
+    assert proof.complete
+    assert proof.closest is None
+    assert sum(proof.ruled_out.values()) == proof.space_size
