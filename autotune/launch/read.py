@@ -106,7 +106,7 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
     """The framework that a file is for, and its options."""
     targets = [TARGETS.get(name)] if name else [entry.value for entry in TARGETS]
     for target in targets:
-        options = target.read(source)
+        options = target.read(replace(source, is_neutral=target.is_neutral))
         if options is not None:
             return target, options
     known = ", ".join(each.name for each in targets)

@@ -68,6 +68,8 @@ class Source:
     text: str
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the user says variables are."""
+    is_neutral: Callable[[str], bool] = lambda option: False
+    """Whether an option bears neither on time nor on memory, for the framework that reads this."""
 
     @property
     def is_script(self) -> bool:
@@ -140,14 +142,21 @@ class Source:
         return None
 
     def _only(self, commands: Sequence[Sequence[str]]) -> Sequence[str]:
-        """The one command that some are, if they are the same. Raises `LaunchError` if not."""
-        different = list(dict.fromkeys(map(tuple, commands)))
+        """The one command that some are, if they differ in nothing but options that are neutral.
+        Raises `LaunchError` if not."""
+        different = list({self._bearing(each): each for each in reversed(commands)}.values())[::-1]
         if len(different) > 1:
             raise LaunchError(
                 f"{self.path}: {len(different)} commands could be read: {_told_apart(different)}; "
                 "expected one: put the one to read into a file of its own"
             )
         return different[0]
+
+    def _bearing(self, command: Sequence[str]) -> str:
+        """A command without its neutral options."""
+        words: list[str] = []
+        options = [each for each in _options(command, words) if not self.is_neutral(each[0])]
+        return repr((words, options))
 
     def _script(self, text: str, around: Script | None = None) -> Script:
         try:

@@ -416,6 +416,7 @@ def test_several_launches_in_a_script_are_named(script: str, told: str, tmp_path
     "script",
     [
         f"{GPT} --bf16\n{GPT} --bf16",
+        f"{GPT} --bf16 --train-iters 10 --save a\n{GPT} --bf16 --train-iters 20 --load a",
         f"python convert.py --tensor-model-parallel-size 8\n{GPT} --bf16",
         f"{GPT} --bf16\npython convert.py --tensor-model-parallel-size 8",
     ],
