@@ -15,8 +15,10 @@ from autotune import Search, TuneResult, solve
 from autotune.objectives import load_objective
 from autotune.study.trial import pareto_front
 from autotune.testing import ToySimulator, toy_problem
-from autotune.trackers import mlflow as adapter
-from autotune.trackers.mlflow import MlflowTracker, noteworthy, shown_metrics
+from autotune.trackers.mlflow import MlflowTracker
+from autotune.trackers.mlflow import tracker as writing
+from autotune.trackers.mlflow.database import unsynced
+from autotune.trackers.mlflow.entries import noteworthy, shown_metrics
 from autotune.trackers.study_files import Written, files_of
 
 writes_a_database = pytest.mark.slow(seconds=2)
@@ -51,7 +53,7 @@ def test_only_a_database_that_is_being_made_does_not_wait_for_the_disk(tmp_path:
         with create_engine(f"sqlite:///{file}").connect() as connection:
             return connection.execute(text("PRAGMA synchronous")).scalar() != 0
 
-    with adapter.unsynced(part):
+    with unsynced(part):
         assert not waits(part)
         assert waits(other)
     assert waits(part)
@@ -226,7 +228,7 @@ def test_a_study_that_lasts_is_written_as_it_goes(
 ) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.setattr(adapter, "LIVE_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(writing, "LIVE_AFTER_SECONDS", -1.0)
     tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db", "live")
     result = solve(toy_problem(), Search(trials=12, compare_grid=False), tracker=tracker)
     assert result.tracking is not None

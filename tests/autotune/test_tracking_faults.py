@@ -24,9 +24,9 @@ import pytest
 from autotune import Search, TuneResult, solve
 from autotune.file_lock import locked
 from autotune.testing import toy_problem
-from autotune.trackers import mlflow as adapter
 from autotune.trackers import patience
 from autotune.trackers.mlflow import MlflowTracker
+from autotune.trackers.mlflow import tracker as writing
 from autotune.trackers.patience import Patience
 from distir.strategy import Strategy
 
@@ -139,7 +139,7 @@ def test_what_will_not_pass_is_not_tried_again() -> None:
 
 @pytest.mark.slow(seconds=3)
 def test_a_server_that_is_not_there_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "FIRST_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(writing, "FIRST_PATIENCE_SECONDS", 0.5)
     uri = f"http://127.0.0.1:{free_port()}"
     result = solve(toy_problem(), Search(trials=5), tracker=MlflowTracker(uri))
     assert result.tracking is not None
@@ -291,15 +291,15 @@ def going_away(proxy: Proxy, after: float, seconds: float) -> Generator[None, No
 def test_a_server_that_goes_away_for_12_seconds_has_everything_in_the_end(
     server: int, after: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "LIVE_AFTER_SECONDS", 1.0)
+    monkeypatch.setattr(writing, "LIVE_AFTER_SECONDS", 1.0)
     seen: list[Exception] = []
-    judged = adapter.may_pass
+    judged = writing.may_pass
 
     def noting(error: Exception, uri: str) -> bool:
         seen.append(error)
         return judged(error, uri)
 
-    monkeypatch.setattr(adapter, "may_pass", noting)
+    monkeypatch.setattr(writing, "may_pass", noting)
 
     def takes_a_while(strategy: Strategy) -> float:
         time.sleep(0.4)
