@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, wraps
 from numbers import Integral, Real
@@ -31,6 +31,8 @@ class _Kind:
 
     holds: Callable[[Any], bool]
     words: tuple[str, ...]
+    taken: Callable[[Any], Any] = lambda value: value
+    """The form in which a value of another form is taken for one of this kind."""
 
 
 def _is_whole(value: object) -> bool:
@@ -45,6 +47,14 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
+def _as_list(value: object) -> object:
+    """What can be gone through, such as a generator, as it is gone through once; texts and mappings
+    are no lists."""
+    if isinstance(value, (Sequence, Mapping, bytearray)) or not isinstance(value, Iterable):
+        return value
+    return tuple(cast("Iterable[object]", value))
+
+
 _KINDS = {
     "int": _Kind(_is_whole, ("a whole number",)),
     "float": _Kind(_is_number, ("a number",)),
@@ -53,7 +63,7 @@ _KINDS = {
     "bool": _Kind(lambda value: type(value) is bool, ("True", "False")),
     "None": _Kind(lambda value: value is None, ("None",)),
     "Mapping": _Kind(lambda value: isinstance(value, Mapping), ("a mapping",)),
-    "Sequence": _Kind(_is_list, ("a list",)),
+    "Sequence": _Kind(_is_list, ("a list",), _as_list),
 }
 
 _MAKERS = {
@@ -78,8 +88,7 @@ class Checked:
     def __post_init__(self) -> None:
         for name, kinds in _kinds_of_fields(type(self)):
             given = getattr(self, name)
-            plain = _plain(given)
-            _check(name, plain, kinds)
+            plain = _taken(name, _plain(given), kinds)
             if plain is not given:
                 object.__setattr__(self, name, plain)
 
@@ -94,11 +103,14 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        plain = [_plain(value) for value in args]
-        named = {name: _plain(value) for name, value in kwargs.items()}
-        for name, value in (*zip(names, plain, strict=False), *named.items()):
-            if name in known:
-                _check(name, value, known[name])
+        beyond = ("",) * (len(args) - len(names))
+        plain = [
+            _taken(name, _plain(value), known.get(name, ()))
+            for name, value in zip((*names, *beyond), args, strict=False)
+        ]
+        named = {
+            name: _taken(name, _plain(value), known.get(name, ())) for name, value in kwargs.items()
+        }
         return cast("Any", function)(*plain, **named)
 
     return called
@@ -116,9 +128,15 @@ def _plain(value: object) -> object:
     return value
 
 
-def _check(name: str, value: object, kinds: Sequence[_Kind]) -> None:
-    if kinds and not any(kind.holds(value) for kind in kinds):
-        raise ArgumentError(f"{name} is {shown(value)}; expected {_listed(kinds)}")
+def _taken(name: str, value: object, kinds: Sequence[_Kind]) -> object:
+    """The value in the form of one of the kinds. Raises `ArgumentError` if it is of none."""
+    if not kinds or any(kind.holds(value) for kind in kinds):
+        return value
+    for kind in kinds:
+        if kind.holds(other := kind.taken(value)):
+            return other
+        value = other  # it may be gone through only once
+    raise ArgumentError(f"{name} is {shown(value)}; expected {_listed(kinds)}")
 
 
 def _listed(kinds: Sequence[_Kind]) -> str:
@@ -175,7 +193,7 @@ def _subscripted(name: str, inside: ast.expr) -> _Kind | None:
             return False
         return all(any(kind.holds(each) for kind in items) for each in cast("Any", value))
 
-    return _Kind(holds, (f"{whole.words[0]} (each {_listed(items)})",))
+    return _Kind(holds, (f"{whole.words[0]} (each {_listed(items)})",), whole.taken)
 
 
 def _is_instance(value: object, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from distir.errors import ScheduleError
@@ -20,10 +21,10 @@ def find_schedule(name: str, folder: Path | None = None) -> ScheduleFamily:
 
     Registered names come first: `./gpipe` is a file, `gpipe` is not. A name with a folder or a
     suffix is always a path. It is looked for in `folder`, that of the file that names it, and then
-    from where we work. Raises `UnknownNameError` if there is neither, and `ScheduleError` if the
-    file has no valid schedule.
+    from where we work. The family of a file is called by a path that finds it again. Raises
+    `UnknownNameError` if there is neither, and `ScheduleError` if the file has no valid schedule.
     """
-    path = Path(name if folder is None else beside(folder, name))
+    path = name if folder is None else beside(folder, name)
     is_path = len(Path(name).parts) > 1 or Path(name).suffix or is_file(path)
     if name in SCHEDULES or not is_path:
         return SCHEDULES.get(name)
@@ -31,4 +32,5 @@ def find_schedule(name: str, folder: Path | None = None) -> ScheduleFamily:
         raise ScheduleError(
             f"there is no schedule file {name}, neither in {folder.absolute()} nor in {Path.cwd()}"
         )
-    return family_of_file(path)
+    path = str(Path(path))
+    return family_of_file(f"{os.curdir}{os.sep}{path}" if path in SCHEDULES else path)

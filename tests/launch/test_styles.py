@@ -285,6 +285,19 @@ def test_options_that_contradict_each_other_are_refused(
     assert told in str(raised.value)
 
 
+@pytest.mark.parametrize("method", ["uniform", "block"])
+def test_full_recomputation_says_of_how_many_layers(method: str, tmp_path: Path) -> None:
+    """Megatron-Core refuses it without; programs of old, in which one layer was usual, do not."""
+    said = f"--recompute-granularity full --recompute-method {method}"
+    with pytest.raises(LaunchError, match="--set recompute-num-layers=VALUE"):
+        read_in(tmp_path, {"launch.sh": f"{GPT} {said}"}, Stated())
+    stated = Stated(settings={"recompute-num-layers": "1"})
+    assert read_in(tmp_path, {"launch.sh": f"{GPT} {said}"}, stated).strategy.recompute == "full"
+    of_bridge = f"model.recompute_granularity=full model.recompute_method={method}"
+    with pytest.raises(LaunchError, match=r"--set model\.recompute_num_layers=VALUE"):
+        read_in(tmp_path, {"launch.sh": f"{BRIDGE} {of_bridge}"}, Stated())
+
+
 FULL = "--recompute-granularity full --recompute-method block"
 FULL_OF_BRIDGE = "model.recompute_granularity=full model.recompute_method=block"
 

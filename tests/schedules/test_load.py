@@ -47,7 +47,12 @@ def test_a_path_can_stand_for_a_name(file: Write, monkeypatch: pytest.MonkeyPatc
 def test_names_come_before_files(file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file(str(one_f_one_b(1, 1, 1)), "gpipe").parent)
     assert find_schedule("GPipe") is SCHEDULES.get("gpipe")
-    assert find_schedule("./gpipe")(1, 1, 1) == one_f_one_b(1, 1, 1)
+    found = find_schedule("./gpipe")
+    assert found(1, 1, 1) == one_f_one_b(1, 1, 1)
+    assert find_schedule(found.name) is found
+    there = find_schedule("./GPipe", file(str(one_f_one_b(2, 1, 2)), "GPipe").parent)
+    assert find_schedule(there.name) is there
+    assert there(2, 1, 2) == one_f_one_b(2, 1, 2)
 
 
 def test_a_file_is_for_one_strategy(file: Write) -> None:

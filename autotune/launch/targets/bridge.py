@@ -150,10 +150,13 @@ def _in_own_words(work: Callable[..., Mapping[str, Any]], *given: Any) -> Mappin
         raise LaunchError(_OPTION.sub(_as_bridge_says, str(error))) from error
 
 
-_OPTION = re.compile(r"--[a-z-]+")
+_OPTION = re.compile(r"(--set )([a-z-]+)|--[a-z-]+")
+"""An option of Megatron-LM in a message, or what it says to state, without dashes."""
 
 
 def _as_bridge_says(option: re.Match[str]) -> str:
+    if option[2] is not None:
+        return option[1] + NAMES.get(f"--{option[2]}", option[2])
     return NAMES.get(option[0], option[0])
 
 

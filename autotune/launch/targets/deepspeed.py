@@ -41,7 +41,8 @@ def _read_exchange(options: Options, facts: Facts) -> Facts:
 
 
 def _read_precision(options: Options, facts: Facts) -> Facts:
-    on = [n for n in ("bf16", "fp16") if truth(n, options.get(f"{n}.enabled", False))]
+    names = {f"{name}.enabled": name for name in ("bf16", "fp16")}
+    on = [name for n, name in names.items() if truth(n, options.get(n, False))]
     if len(on) > 1:
         raise LaunchError("bf16.enabled and fp16.enabled are both true; expected one")
     return {"precision": on[0] if on else "fp32"}

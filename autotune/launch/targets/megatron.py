@@ -307,7 +307,15 @@ def _read_recompute(options: Options, facts: Facts) -> Facts:
         )
     method = options.get("--recompute-method")
     if method is None:
-        raise LaunchError("full recomputation needs --recompute-method (uniform or block)")
+        raise LaunchError(
+            "full recomputation needs --recompute-method, uniform or block; state it by --set "
+            "recompute-method=VALUE"
+        )
+    if _NUM_LAYERS not in options:
+        raise LaunchError(
+            f"full recomputation needs {_NUM_LAYERS}, without which Megatron-Core refuses it; "
+            "state it by --set recompute-num-layers=VALUE"
+        )
     count = _recomputed_layers(options)
     if method == "uniform" and count == 1:
         return {"recompute": "full", "recompute_layers": 0}
@@ -323,7 +331,7 @@ _NUM_LAYERS = "--recompute-num-layers"
 
 
 def _recomputed_layers(options: Options) -> int:
-    return typed(int, _NUM_LAYERS, options.get(_NUM_LAYERS, 1))
+    return typed(int, _NUM_LAYERS, options[_NUM_LAYERS])
 
 
 def recomputes_more(options: Options, facts: Facts) -> Iterator[Note]:

@@ -249,6 +249,11 @@ def _read_pipeline(options: Options, facts: Facts) -> Facts:
     if options.get("schedule"):
         schedule = find_schedule(str(options["schedule"])).name
     elif _CSV in options:
+        if isinstance(options[_CSV], str):
+            raise LaunchError(
+                f"{_CSV} is {shown(options[_CSV])}, which was not looked for beside the script; "
+                "state the file there"
+            )
         stem, text = options[_CSV]
         given = parse_csv(text)
         schedule = named(given, chunks, stem)
