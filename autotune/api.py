@@ -212,7 +212,8 @@ def tune(asked: Tuning) -> TuneResult:
     `tune("gpt2", "dgx-a100", devices=16, objective="latency", trials=100)`.
     """
     problem = problem_of(asked.suited(asked))
-    return solve(problem, asked, tracker=asked.tracker, kept=asked, statement=asked)
+    statement = None if asked.is_made else asked
+    return solve(problem, asked, tracker=asked.tracker, kept=asked, statement=statement)
 
 
 @checked
@@ -237,7 +238,8 @@ def solve(
     tracker = tracker or NullTracker()
     objective = search.over(problem)
     pruner = search.pruner_of(objective)
-    stated = plain_statement(statement or ProblemStatement(problem), search)
+    known_as = statement or problem.statement or ProblemStatement(problem)
+    stated = plain_statement(known_as, search)
     stated |= {name: plain(value) for name, value in problem.framework.items()}
     helping = kept is not None and kept.helping
     seed = own_seed(search.seed) if helping else search.seed

@@ -59,6 +59,8 @@ class Problem:
     framework: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The framework that the space is for, as studies keep it beside what was stated: its name
     (`framework`), and whether what it cannot state is searched too (`search_all`). Empty: none."""
+    statement: ProblemStatement | None = None
+    """What it was made of, where studies know it by that; None: they know it as an object."""
     band: Band | None = None
     """How far measured times may be from simulated ones; None where that is not known."""
     told: tuple[str, ...] = ()

@@ -153,6 +153,12 @@ class ProblemStatement(Checked):
         named = {each.name: getattr(self, each.name) for each in fields(ProblemStatement)}
         return named | {"devices": self.num_devices}
 
+    @classmethod
+    def bearing(cls, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """Of arguments by name those that mean something in the mode that they state."""
+        idle = TRAINING_ALONE if stated.get("mode") == "inference" else ()
+        return {name: value for name, value in stated.items() if name not in idle}
+
     def check_inference(self) -> None:
         """Raises `DistirError` if something is stated that is about training alone."""
         for name in TRAINING_ALONE:

@@ -50,8 +50,9 @@ def _is_list(value: object) -> bool:
 def _as_list(value: object) -> object:
     """What can be gone through, such as a generator, as it is gone through once; texts and mappings
     are no lists."""
-    if isinstance(value, (Sequence, Mapping, bytearray)) or not isinstance(value, Iterable):
-        return value
+    is_other = isinstance(value, (Sequence, Mapping, bytearray))
+    if is_other or not isinstance(value, Iterable):
+        return cast("object", value)
     return tuple(cast("Iterable[object]", value))
 
 

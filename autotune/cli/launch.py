@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,24 +152,10 @@ def problem_for_framework(arguments: argparse.Namespace) -> Problem:
     name: str | None = getattr(arguments, "framework", None)
     if name is None:
         return problem_of(arguments)
-    from autotune.launch import TARGETS
-    from autotune.launch.better import space_around
-    from autotune.launch.priced import check_stated, restricted
-    from autotune.problem import load_problem
+    from autotune.launch import load_problem_for
 
-    target = TARGETS.get(name)
     stated = given(arguments, ProblemStatement)
-    problem = load_problem(**{**stated, "space": space_around(target, stated["space"])})
-    problem = replace(
-        problem,
-        space_name=f"{stated['space']} for {target.name}",
-        space_options="",
-        framework={"framework": name, "search_all": arguments.search_all},
-    )
-    if not arguments.search_all:
-        problem = restricted(problem, target)
-    check_stated(problem, target)
-    return problem
+    return load_problem_for(**stated, framework=name, search_all=arguments.search_all)
 
 
 def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:

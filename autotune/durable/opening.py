@@ -96,7 +96,8 @@ def open_study(
         attributes = study.attributes()
         asked = {"framework": None, **statement, **facts}
         for words in differences(attributes["problem"] | attributes["facts"], asked):
-            raise DistirError(f"the study {kept.study!r} is another one: {words}")
+            advice = _framed(attributes["problem"], asked)
+            raise DistirError(f"the study {kept.study!r} is another one: {words}{advice}")
         changed = differences(attributes["versions"], _versions())
         notes = tuple(f"the study {kept.study!r} goes on with other software: {w}" for w in changed)
         if not kept.helping and attributes["search"] != search:
@@ -117,6 +118,16 @@ def open_study(
     done = sum(entry.evaluation is not None for entry in ledger.entries())
     record = StudyRecord(study.name, shown_url(study.url), done)
     return OpenStudy(ledger, record, StoredMemory(ledger, kept.heartbeat), notes)
+
+
+def _framed(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """What to do about a study for a framework, where none is stated."""
+    if asked["framework"] is not None or "framework" not in kept:
+        return ""
+    return (
+        "; a problem for a framework, which run --launch searches, is made by "
+        "autotune.launch.load_problem_for"
+    )
 
 
 def ledger_that_prunes(problem: Problem, objective: Objective, pruner: str) -> DurableLedger:

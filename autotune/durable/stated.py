@@ -144,14 +144,14 @@ def differences(kept: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
 
 def restored(kept: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a study was begun with. `typed` values, plain, say where files lie now;
-    others are checked against the study's.
+    others are checked against the study's. What means nothing in the study's mode is left out.
 
     Raises `DistirError` if something differs, or a file is not where it was.
     """
     for words in differences(kept, typed):
         raise DistirError(f"the study is another one: {words}")
     here = {**kept, **typed}
-    return {name: _restored(name, here[name]) for name in kept}
+    return {name: _restored(name, here[name]) for name in ProblemStatement.bearing(kept)}
 
 
 def _restored(name: str, value: Any) -> Any:

@@ -8,6 +8,7 @@ by an entry point in the group `autotune.targets`.
 from __future__ import annotations
 
 from autotune.launch.errors import LaunchError
+from autotune.launch.framed import load_problem_for
 from autotune.launch.rows import Row, Table
 from autotune.launch.target import TARGET_GROUP, TARGETS, Files, Note, Target, add_target
 
@@ -21,4 +22,5 @@ __all__ = [
     "Table",
     "Target",
     "add_target",
+    "load_problem_for",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from autotune.launch.facts import (
     strategy_of,
 )
 from autotune.launch.rows import Options, shown, unset
-from autotune.launch.sources import LAUNCHER, Source, devices_of, read_source
+from autotune.launch.sources import LAUNCHER, Source, devices_of, program_of, read_source
 from autotune.launch.target import TARGETS, Note, Target
 from distir.files import is_file
 from distir.models.transformer import TransformerConfig
@@ -103,17 +103,46 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
 
 
 def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
-    """The framework that a file is for, and its options."""
+    """The framework that a file is for, and its options. Raises `LaunchError` if it is for none, or
+    a script launches several."""
     targets = [TARGETS.get(name)] if name else [entry.value for entry in TARGETS]
     for target in targets:
-        options = target.read(replace(source, is_neutral=target.is_neutral))
+        commands: list[Sequence[str]] = []
+        options = target.read(replace(source, is_neutral=target.is_neutral, told=commands.append))
         if options is not None:
+            others = (each for each in targets if each is not target)
+            _check_alone(source, target, commands, others if source.is_script else ())
             return target, options
     known = ", ".join(each.name for each in targets)
     raise LaunchError(
         f"{source.path}: nothing here is an option of {known}; expected a launch script, its "
         "command line, or a file of options"
     )
+
+
+def _check_alone(
+    source: Source, target: Target, read: Sequence[Sequence[str]], others: Iterable[Target]
+) -> None:
+    """Raises `LaunchError` if another command of a script launches another framework."""
+    found = {target.name: read}
+    for other in others:
+        commands: list[Sequence[str]] = []
+        try:
+            options = other.read(replace(source, is_neutral=other.is_neutral, told=commands.append))
+        except LaunchError:  # it has a launch, which cannot be read
+            options = {}
+        if options is not None and commands != read:
+            found[other.name] = commands
+    if len(found) > 1:
+        told = (
+            f"{name} ({program_of(commands[-1])})" if commands else name
+            for name, commands in found.items()
+        )
+        raise LaunchError(
+            f"{source.path}: it launches several frameworks, {', '.join(told)}; state the one to "
+            f"read by --target, such as --target {list(found)[-1]}, or put its command into a file "
+            "of its own"
+        )
 
 
 def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> dict[str, Any]:

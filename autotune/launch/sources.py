@@ -70,6 +70,8 @@ class Source:
     """What the user says variables are."""
     is_neutral: Callable[[str], bool] = lambda option: False
     """Whether an option bears neither on time nor on memory, for the framework that reads this."""
+    told: Callable[[Sequence[str]], None] = lambda words: None
+    """Told the words of the command that is read."""
 
     @property
     def is_script(self) -> bool:
@@ -109,7 +111,10 @@ class Source:
         if not self.is_script:
             return None
         found = self._found(self.script, signs, MOST_SHELLS)
-        return None if found is None else _command(self, *found, alone)
+        if found is None:
+            return None
+        self.told(found[1])
+        return _command(self, *found, alone)
 
     def _found(
         self, script: Script, signs: Collection[str], shells: int
@@ -272,7 +277,7 @@ def _told_apart(commands: Sequence[Sequence[str]]) -> str:
             for name, given in options.items()
             if any(name not in other or other[name] != given for other in stated)
         ]
-        told.append(shown(" ".join([command[_program(command)], *own[:MOST_TOLD]])))
+        told.append(shown(" ".join([program_of(command), *own[:MOST_TOLD]])))
     more = len(commands) - len(told)
     return ", ".join([*told, f"{more} more"] if more else told)
 
@@ -311,6 +316,11 @@ def _command(
                 f"{name}='…'"
             )
     return Command(tuple(words), options, launcher)
+
+
+def program_of(words: Sequence[str]) -> str:
+    """The program that a command starts."""
+    return words[_program(words)]
 
 
 def _program(listed: Sequence[str]) -> int:
@@ -366,4 +376,4 @@ def devices_of(options: Mapping[str, Any]) -> int | None:
         return None
 
 
-__all__ = ["LAUNCHER", "Command", "Source", "devices_of", "read_source", "shown"]
+__all__ = ["LAUNCHER", "Command", "Source", "devices_of", "program_of", "read_source", "shown"]

@@ -439,3 +439,26 @@ def test_a_launch_that_comes_again_or_beside_other_programs_is_one(
 ) -> None:
     facts = read_in(tmp_path, {"launch.sh": script}, Stated()).facts
     assert (facts["dp"], facts["precision"]) == (8, "bf16")
+
+
+@pytest.mark.parametrize("names", [("megatron", "deepspeed"), ("torchtitan", "megatron")])
+def test_launches_of_two_frameworks_are_told_and_one_is_stated(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    commands = {"megatron": GPT, "deepspeed": TRAINER, "torchtitan": TITAN}
+    script = "\n".join(commands[name] for name in names)
+    files = {"launch.sh": script, "ds_config.json": AUTO}
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, files, Stated())
+    assert "it launches several frameworks" in str(raised.value)
+    assert all(name in str(raised.value) for name in names)
+    for name in names:
+        stated = Stated(target=name, model=None if name == "megatron" else "llama3-8b")
+        assert read_in(tmp_path, files, stated).target.name == name
+
+
+def test_a_command_that_two_frameworks_know_is_one_launch(tmp_path: Path) -> None:
+    """DeepSpeed's launcher starts Megatron-LM, with a file that is not beside it, too."""
+    script = f"{GPT} --bf16 --deepspeed --deepspeed_config elsewhere.json"
+    stated = Stated(ignored=("--deepspeed", "--deepspeed_config"))
+    assert read_in(tmp_path, {"launch.sh": script}, stated).target.name == "megatron"

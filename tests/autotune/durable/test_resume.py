@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.durable.optuna_storage import StoredStudy
 from tests.autotune.durable.conftest import PROBLEM, Searches, labels
 
 STORAGES = ("sqlite:///study.db", "journal:study.log")
+QUICK = ("--sampler", "random", "--no-compare-grid", "--no-tracking")
 RUN = ("run", *PROBLEM, "--objective", "train.py:cost", "--no-tracking")
 
 
@@ -127,3 +129,20 @@ def test_a_new_study_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["run"]) == 2
     assert "--model is needed" in capsys.readouterr().err
+
+
+@pytest.mark.slow(seconds=5)
+def test_what_means_nothing_in_a_study_does_not_keep_it_from_going_on(searches: Searches) -> None:
+    """Studies of inference that were begun when what is about training was let pass."""
+    kept = ("--storage", "sqlite:///study.db", "--study", "mine")
+    asked = ("--model", "gpt2", "--devices", "2", "--mode", "inference", *QUICK)
+    searches.json("run", *asked, *kept, "--trials", "2")
+    study = StoredStudy.find(f"sqlite:///{searches.folder}/study.db", "mine")
+    assert study is not None
+    problem = study.attributes()["problem"]
+    study.describe({"problem": {**problem, "dropout": False, "optimizer": "adam"}})
+    study.close()
+    found = searches.json("run", *kept, "--resume", "--trials", "3", *QUICK)
+    assert len(found["trials"]) == 3
+    said = searches.refused("run", *kept, "--resume", "--no-tracking", "--batch-size", "3")
+    assert "here it is 3" in said
