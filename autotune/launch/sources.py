@@ -124,6 +124,13 @@ class Source:
         lines = [word for each in commands if each[0].startswith("--") for word in each]
         arrays = [word for each in script.arrays for word in each]
         wanted = [each for each in commands if _has(each, signs)]
+        begun = [each for each in wanted if not each[0].startswith("--")]
+        if begun and lines:
+            raise LaunchError(
+                f"{self.path}: {shown(lines[0])} is a command of its own, behind the end of "
+                f"{program_of(begun[-1])}: a comment, or a line without a \\ at its end, ends "
+                "that; expected one command"
+            )
         if wanted and wanted[-1][0].startswith("--"):
             return script, arrays if _has(arrays, signs) else lines
         if wanted:

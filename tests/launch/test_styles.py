@@ -462,3 +462,15 @@ def test_a_command_that_two_frameworks_know_is_one_launch(tmp_path: Path) -> Non
     script = f"{GPT} --bf16 --deepspeed --deepspeed_config elsewhere.json"
     stated = Stated(ignored=("--deepspeed", "--deepspeed_config"))
     assert read_in(tmp_path, {"launch.sh": script}, stated).target.name == "megatron"
+
+
+@pytest.mark.parametrize("between", ["", " \\\n  # --fp16 \\", " \\ "])
+@pytest.mark.parametrize("option", ["--bf16", "--tensor-model-parallel-size 2"])
+def test_options_behind_the_end_of_a_command_are_told(
+    between: str, option: str, tmp_path: Path
+) -> None:
+    """The shell ends the command at a line without a backslash, blanks behind it, and a comment."""
+    with pytest.raises(LaunchError, match=r"behind the end of pretrain_gpt\.py"):
+        read_in(tmp_path, {"launch.sh": f"{GPT}{between}\n  {option}\n"}, Stated())
+    whole = read_in(tmp_path, {"launch.sh": f"{GPT} \\\n  {option}\n"}, Stated())
+    assert whole.target.name == "megatron"
