@@ -34,10 +34,11 @@ class Margin:
     @classmethod
     def learned(cls, log_fill: Sequence[float], ran: Sequence[bool]) -> Margin:
         """From the expected logarithms of the filling of strategies, and whether each ran."""
-        weights = np.exp(-0.5 * np.square(_GRID / FACTOR))
+        logs = -0.5 * np.square(_GRID / FACTOR)  # the product of many small chances is no float
         for expected, happened in zip(log_fill, ran, strict=True):
             fits = below(-(expected + _GRID) / SCATTER)
-            weights = weights * np.maximum(fits if happened else 1 - fits, 1e-9)
+            logs = logs + np.log(np.maximum(fits if happened else 1 - fits, 1e-9))
+        weights = np.exp(logs - logs.max())
         return cls(weights / weights.sum())
 
     def chance_to_fit(self, log_fill: Floats) -> Floats:
