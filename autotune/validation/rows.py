@@ -2,6 +2,9 @@
 
 The columns are those of `COLUMNS`; further ones are ignored, and of these only `REQUIRED` must be
 there. Texts stay as they are (`words.py` knows what they mean); numbers are read when asked for.
+
+Cells are separated by commas, tabs or semicolons, whichever shows most of the columns. Spreadsheets
+write semicolons where a comma is the decimal point, so there it is.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ COLUMNS = (
 ).split()
 """Columns that are read where they exist."""
 
+SEPARATORS = (",", ";", "\t")
+"""Of cells; the first of those that show as many columns is taken."""
+
 
 class UnusableRowError(Exception):
     """Why a row cannot be used; `detail` is what is particular to it."""
@@ -48,6 +54,7 @@ class MeasuredRow:
     number: int
     """Line of the file on which it begins, the header being line 1."""
     values: Mapping[str, str]
+    decimal_point: str = "."
 
     @property
     def id(self) -> str:
@@ -73,7 +80,7 @@ class MeasuredRow:
         if not text or (column in _MAY_SAY_NONE and text.lower() in SAYS_NONE):
             return None
         try:
-            number = float(text)
+            number = float(text.replace(self.decimal_point, "."))
         except ValueError:
             number = math.nan
         if not 0 < number < math.inf:
@@ -115,17 +122,34 @@ def read_rows(path: str | Path) -> list[MeasuredRow]:
     """The rows of a CSV file; raises `DistirError` if it is none, or lacks a needed column."""
     file = Path(path)
     text = read_text(file, DistirError, encoding="utf-8-sig")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    separator = max(SEPARATORS, key=lambda each: len(_KNOWN & {*_header(text, each)}))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
-        header = [name.strip() for name in next(reader, list[str]())]
+        header = _names(next(reader, list[str]()))
         _check_header(file, header)
         return [
-            _row(file, header, line, cells)
+            _row(file, header, line, cells, "," if separator == ";" else ".")
             for line, cells in _numbered(reader)
             if any(cell.strip() for cell in cells)
         ]
     except csv.Error as error:
         raise DistirError(f"{file}, line {reader.line_num}: not CSV: {error}") from error
+
+
+def _header(text: str, separator: str) -> list[str]:
+    """The names of columns if cells were separated so; none where that makes no sense."""
+    try:
+        return _names(
+            next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), list[str]())
+        )
+    except csv.Error:
+        return []
+
+
+def _names(cells: Iterable[str]) -> list[str]:
+    """Names of columns; those that are known are so in capitals, too."""
+    names = [cell.strip() for cell in cells]
+    return [name.lower() if name.lower() in _KNOWN else name for name in names]
 
 
 def _numbered(reader: Iterable[list[str]]) -> Iterable[tuple[int, list[str]]]:
@@ -151,13 +175,16 @@ def _check_header(file: Path, header: list[str]) -> None:
         raise DistirError(f"{file}: the header has {', '.join(sorted(repeated))} more than once")
 
 
-def _row(file: Path, header: list[str], line: int, cells: list[str]) -> MeasuredRow:
+def _row(
+    file: Path, header: list[str], line: int, cells: list[str], decimal_point: str
+) -> MeasuredRow:
     if len(cells) != len(header):
         raise DistirError(
             f"{file}, line {line}: {len(cells)} cells, but the header has {len(header)}"
         )
     pairs = zip(header, (cell.strip() for cell in cells), strict=True)
-    return MeasuredRow(line, {name: cell for name, cell in pairs if cell and name in _KNOWN})
+    values = {name: cell for name, cell in pairs if cell and name in _KNOWN}
+    return MeasuredRow(line, values, decimal_point)
 
 
 _KNOWN = frozenset(COLUMNS)

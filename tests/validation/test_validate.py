@@ -199,6 +199,24 @@ def test_a_bad_file_gives_one_line(
     assert message in error
 
 
+@pytest.mark.parametrize(
+    ("separator", "decimal_point"), [(",", "."), (";", "."), (";", ","), ("\t", ".")]
+)
+def test_files_as_spreadsheets_write_them_say_the_same(
+    tmp_path: Path, separator: str, decimal_point: str
+) -> None:
+    path = write_csv(tmp_path / "runs.csv", {"notes": "none"}, {"flags": "OOM"})
+    expected = read_rows(path)
+    assert [each.measured_seconds for each in expected] == [0.5, 0.5]
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    text = "\r\n".join([head.upper(), *lines]).replace(",", separator)
+    path.write_bytes(text.replace("0.5", f"0{decimal_point}5").encode("utf-8-sig"))
+    read = read_rows(path)
+    assert [each.number_of("iteration_time_s") for each in read] == [0.5, 0.5]
+    same = [{**each.values, "iteration_time_s": "0.5"} for each in read]
+    assert same == [each.values for each in expected]
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
