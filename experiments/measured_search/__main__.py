@@ -25,7 +25,7 @@ from autotune.objectives import Evaluation, Objective
 from autotune.questions.compare import CLOSE
 from autotune.samplers import Sampler, load_sampler
 from autotune.samplers.guided import GuidedSampler
-from autotune.study.study import Study
+from autotune.study.study import Stop, Stopped, Study
 from distir.cost import load_stack
 from distir.errors import DistirError
 from distir.files import check_writable, write_text
@@ -109,7 +109,7 @@ EXPECTING: dict[str, Make] = {"simulator_order": _InOrder.of, "guided": _guided}
 def _counts(groups: Sequence[Group], samplers: Mapping[str, Make], seeds: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, make in samplers.items():
-        counts = [_until_close(group, make, seed) for group in groups for seed in range(seeds)]
+        counts = [until_close(group, make, seed) for group in groups for seed in range(seeds)]
         found[name] = {
             "mean_to_1_percent": float(np.mean(counts)) if counts else None,
             "p90_to_1_percent": float(np.percentile(counts, 90)) if counts else None,
@@ -118,19 +118,28 @@ def _counts(groups: Sequence[Group], samplers: Mapping[str, Make], seeds: int) -
     return found
 
 
-def _until_close(group: Group, make: Make, seed: int) -> int:
-    """Measurements until one is within 1 % of the group's best."""
+def until_close(group: Group, make: Make, seed: int) -> int:
+    """Measurements until one is within 1 % of the group's best. It ends the search: what samplers
+    would try after it counts for nothing, and in large groups takes most of the time."""
     objective = Objective("measured", _measuring(group), "seconds", "minimize")
     space = listed_space(list(group.seconds))
-    study = Study(space, objective, make(group, seed), objective.measure, seed)
-    close = group.best * (1 + CLOSE)
+    stops = (_close_to(group.best),)
+    study = Study(space, objective, make(group, seed), objective.measure, seed, stops=stops)
     study.run(space.count())
     if study.interrupted:
         raise KeyboardInterrupt
     if study.error is not None:
         raise DistirError(study.error)
-    costs = [trial.cost if trial.feasible else None for trial in study.trials]
-    return 1 + next(at for at, cost in enumerate(costs) if cost is not None and cost <= close)
+    return len(study.trials)
+
+
+def _close_to(best: float) -> Stop:
+    def reached(study: Study) -> Stopped | None:
+        cost = study.trials[-1].cost if study.trials and study.trials[-1].feasible else None
+        is_close = cost is not None and cost <= best * (1 + CLOSE)
+        return Stopped("close", "one within 1 % of the best is found") if is_close else None
+
+    return reached
 
 
 def _measuring(group: Group) -> Callable[[Strategy], Evaluation]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from autotune.validation.predict import PredictedRow, predict
 from autotune.validation.rows import read_rows
 from distir.strategies import Strategies
 from distir.strategy import Strategy
+
+T = TypeVar("T")
 
 FEWEST = 4
 """Strategies that must have been measured."""
@@ -45,40 +48,46 @@ def read_groups(
     takes for all, in place of the one that each was measured with. `progress` is told how far it
     is, and what cannot be used."""
     made = [make_case(row) for row in read_rows(file)]
-    every = _competing(each for each in made if isinstance(each, Case))
-    competing = [cases for cases in every if _num_measured(cases) >= FEWEST]
+    every = _competing([each for each in made if isinstance(each, Case)], lambda case: case)
+    competing = [cases for cases in every if _is_large(cases)]
     for text in _unused([each for each in made if isinstance(each, Exclusion)], len(made)):
         progress(text)
-    if every and not competing:
-        most = max(map(_num_measured, every))
-        progress(
-            f"no group has {FEWEST} measured strategies; the largest of {len(every)} has {most}"
-        )
-    outcomes, _ = predict(
+    outcomes, refused = predict(
         [case for cases in competing for case in cases], stack=stack, progress=progress
     )
-    found: defaultdict[tuple[object, ...], list[PredictedRow]] = defaultdict(list)
-    for outcome in outcomes:
-        found[_key(outcome.case)].append(outcome)
-    return [
-        _group(each) for each in found.values() if _num_measured([o.case for o in each]) >= FEWEST
-    ]
+    if not made:
+        progress("the file has a header and no rows")
+    for text in _unused(refused, len(made)):
+        progress(text)
+    groups = _competing(outcomes, lambda outcome: outcome.case)
+    large = [each for each in groups if _is_large(_cases(each))]
+    if every and not large:
+        simulated = _too_few(map(_cases, groups), " that can be simulated")
+        progress(simulated if competing else _too_few(every))
+    return [_group(each) for each in large]
+
+
+def _cases(outcomes: Iterable[PredictedRow]) -> list[Case]:
+    return [outcome.case for outcome in outcomes]
+
+
+def _too_few(groups: Iterable[Iterable[Case]], which: str = "") -> str:
+    most = max(map(_num_measured, groups), default=0)
+    return f"no group has {FEWEST} measured strategies{which}; the largest has {most}"
 
 
 def _unused(excluded: Sequence[Exclusion], rows: int) -> Iterator[str]:
     """Lines that say how many of the rows cannot be used, and why."""
-    if not rows:
-        yield "the file has a header and no rows"
     for reason, count in Counter(each.reason for each in excluded).most_common():
         example = next(each for each in excluded if each.reason == reason)
         detail = f": {example.detail}" if example.detail else ""
         yield f"{count} of {rows} rows cannot be used: {reason}{detail}"
 
 
-def _competing(cases: Iterable[Case]) -> list[list[Case]]:
-    found: defaultdict[tuple[object, ...], list[Case]] = defaultdict(list)
-    for case in cases:
-        found[_key(case)].append(case)
+def _competing(things: Iterable[T], case_of: Callable[[T], Case]) -> list[list[T]]:
+    found: defaultdict[tuple[object, ...], list[T]] = defaultdict(list)
+    for each in things:
+        found[_key(case_of(each))].append(each)
     return list(found.values())
 
 
@@ -89,6 +98,10 @@ def _key(case: Case) -> tuple[object, ...]:
 
 def _num_measured(cases: Iterable[Case]) -> int:
     return len({case.strategy for case in cases if case.measured.seconds is not None})
+
+
+def _is_large(cases: Iterable[Case]) -> bool:
+    return _num_measured(cases) >= FEWEST
 
 
 def _group(outcomes: Sequence[PredictedRow]) -> Group:

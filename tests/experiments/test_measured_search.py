@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from experiments.measured_search.__main__ import main
+from autotune.samplers.expectation import Expectation
+from distir.strategies import Strategies
+from distir.strategy import Strategy
+from experiments.measured_search.__main__ import main, until_close
+from experiments.measured_search.groups import Group
 
 HEADER = (
     "source,hardware,num_gpus,model,num_layers,hidden,heads,vocab,seq_len,global_batch,micro_batch,"
@@ -51,4 +57,42 @@ def test_a_file_without_groups_says_why(tmp_path: Path, capsys: pytest.CaptureFi
     found = json.loads(captured.out)
     assert found["guided"] == {"mean_to_1_percent": None, "p90_to_1_percent": None, "groups": 0}
     assert "1 of 2 rows cannot be used" in captured.err
-    assert "no group has 4 measured strategies; the largest of 1 has 1" in captured.err
+    assert "no group has 4 measured strategies; the largest has 1" in captured.err
+
+
+def test_strategies_that_cannot_be_simulated_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(3, 4, 8, "0.1", devices=12), row(6, 2, 8, "0.1", devices=12)]  # of 8 heads
+    rows += [row(12, 1, 8, "0.1", devices=12), row(1, 12, 8, "0.1", devices=12)]
+    file = tmp_path / "measured.csv"
+    text = "\n".join([HEADER, *rows]).replace(",64,", ",96,") + "\n"
+    file.write_text(text, encoding="utf-8")
+    assert main([str(file), "--json", "-"]) == 1
+    said = capsys.readouterr().err
+    assert "3 of 4 rows cannot be used: not simulated: heads (8) does not divide by tp" in said
+    assert "no group has 4 measured strategies that can be simulated; the largest has 1" in said
+
+
+def test_a_search_ends_with_the_first_that_is_close() -> None:
+    """What comes after it counts for nothing, and takes most of the time."""
+    strategies = [Strategy(dp=8, microbatches=each) for each in (1, 2, 4, 8)]
+    count = len(strategies)
+    seconds = dict(zip(strategies, (None, 3.0, 2.01, 2.0), strict=True))
+    expected = Expectation(Strategies.of(strategies), np.zeros(count), np.full(count, -1.0))
+    asked = list[Strategy]()
+
+    @dataclass
+    class Listed:
+        left: list[Strategy]
+
+        def ask(self) -> Strategy:
+            asked.append(self.left.pop(0))
+            return asked[-1]
+
+        def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
+            pass
+
+    group = Group("four", 64, seconds, expected)
+    assert until_close(group, lambda _group, _seed: Listed([*strategies]), 0) == 3
+    assert asked == strategies[:3]
