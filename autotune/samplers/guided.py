@@ -27,6 +27,7 @@ from autotune.samplers.margin import Margin
 from autotune.samplers.random import RandomSampler
 from autotune.samplers.residual import Estimate, Residual, improvement
 from autotune.samplers.sampler import Outcome, Remaining, Sampler
+from autotune.samplers.slope import slope_of
 from distir.arrays import Flags, Floats, Indices
 from distir.strategies import Strategies
 from distir.strategy import Strategy
@@ -236,11 +237,14 @@ class GuidedSampler:
 
     def _estimate(self) -> Estimate:
         """The logarithm of every strategy's cost."""
+        expected, tried = self._expected.log_cost, self._tried
+        ratios = self._log_ratios
+        tilt = slope_of(expected[tried], ratios, self._noise) * expected
         self._residual = Residual.fitted(
-            self._rows[self._tried], self._log_ratios, self._noise, before=self._residual
+            self._rows[tried], ratios - tilt[tried], self._noise, before=self._residual
         )
         error = self._residual.at(self._rows)
-        return Estimate(self._expected.log_cost + error.mean, error.deviation)
+        return Estimate(expected + tilt + error.mean, error.deviation)
 
 
 def _moved(

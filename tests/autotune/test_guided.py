@@ -18,6 +18,7 @@ from autotune.samplers.guided import GuidedSampler
 from autotune.samplers.margin import Margin
 from autotune.samplers.residual import Estimate, Residual, improvement
 from autotune.samplers.sampler import Outcome
+from autotune.samplers.slope import slope_of
 from autotune.study.trial import layout
 from autotune.testing import ToySimulator, toy_problem
 from distir.strategies import Strategies
@@ -267,3 +268,30 @@ def test_of_a_large_space_in_which_nothing_fits_nothing_is_expected(
     monkeypatch.setattr("autotune.prospects.prospects.MOST_SIMULATED", 10)
     found = ProblemProspects(problem, problem.objective("throughput")).simulated()
     assert not len(found.table)
+
+
+@pytest.mark.parametrize("power", [-1.0, 0.0, 0.4])
+def test_the_slope_of_what_was_found_is_learned(power: float) -> None:
+    expected = np.linspace(0.0, 1.0, 8)
+    assert slope_of(expected, (power - 1) * expected + 3, 0.01) == pytest.approx(power - 1, abs=0.1)
+    assert slope_of(expected[:2], expected[:2], 0.01) == 0.0
+    assert abs(slope_of(expected, np.array([0.05, -0.05] * 4), 0.05)) < 0.1
+
+
+def test_an_order_that_is_opposite_to_what_is_expected_is_found_soon() -> None:
+    degrees = (1, 2, 4, 8, 16)
+    strategies = [
+        Strategy(dp=dp, tp=tp, microbatches=m) for dp in degrees for tp in degrees for m in degrees
+    ]
+    costs_expected = [s.tp**0.3 * s.microbatches**0.2 * s.dp**0.1 for s in strategies]
+    log_cost = np.array([math.log(each) for each in costs_expected])
+    expected = Expectation(Strategies.of(strategies), log_cost, np.full(len(strategies), -1.0))
+    sampler = GuidedSampler(expected, 64)
+    costs = dict(zip(strategies, np.exp(-log_cost), strict=True))
+    for _ in range(12):
+        asked = sampler.ask()
+        assert asked is not None
+        if costs[asked] <= 1.01 * min(costs.values()):
+            return
+        sampler.tell(asked, costs[asked])
+    raise AssertionError("the best is not among the first 12")
