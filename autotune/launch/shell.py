@@ -1,4 +1,4 @@
-r"""The words of a shell script, read and never executed.
+r"""The commands of a shell script, read and never executed.
 
     TP=4
     ARGS=(--tensor-model-parallel-size $TP --bf16)
@@ -6,8 +6,7 @@ r"""The words of a shell script, read and never executed.
 
 gives the commands of the script as lists of words, with variables that the script itself sets put
 in, and sums of whole numbers worked out. What is set in a branch, a loop or a function, what a
-command would print, and what is not set at all stays as it stands, with its dollar. Redirections,
-and the texts of here-documents, are left out.
+command would print, and what is not set at all stays as it stands, with its dollar.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.launch.errors import LaunchError
+from autotune.launch.shell_words import AND, END, MOST_WORDS, OR, Word, words
 
 OPENING = {"if", "for", "while", "until", "case", "{", "select", "function"}
 CLOSING = {"fi", "done", "esac", "}"}
-MOST_WORDS = 100_000
-"""Words after which what is read is no script of a launch."""
 
 _NAME = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _VARIABLE = re.compile(
@@ -32,28 +30,6 @@ _VARIABLE = re.compile(
 )
 _SUM = re.compile(r"\$\(\((?P<terms>[^$`]{1,200}?)\)\)")
 """An arithmetic expansion without variables in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A word with its quotes taken off. `pieces` are its parts and how each was quoted: `'` as it
-    stands, `"` with variables put in, nothing: with variables put in and cut at blanks."""
-
-    pieces: tuple[tuple[str, str], ...]
-
-    @property
-    def text(self) -> str:
-        """The word without quotes, variables as they stand."""
-        return "".join(text for text, _ in self.pieces)
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing of it is quoted."""
-        return all(not quote for _, quote in self.pieces)
-
-
-END, AND, OR = Word(()), Word(()), Word(())
-"""Ends of a command: what follows runs in any case, if the command succeeds, if it fails."""
 
 TESTS = ("[", "((", "test", "grep", "command", "which")
 """Commands whose success says something, so that what follows `&&` may not run."""
@@ -220,7 +196,7 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
         return
     while command and (match := _NAME.match(command[0].text)) and command[0].pieces[0][1] == "":
         name, adds = match[1], bool(match[2])
-        listed = _is_array(_without(command[0], match.end()))
+        listed = command[0].without(match.end()).opens_array
         value, command = _value(found, command, match.end())
         if name in stated:
             continue
@@ -352,10 +328,10 @@ def _tested(texts: list[str]) -> bool | None:
 def _value(found: _Script, command: list[Word], start: int) -> tuple[list[str], list[Word]]:
     """The value of the assignment at the head of a command, and what follows it."""
     first = command[0]
-    rest = _without(first, start)
-    if _is_array(rest):
-        inside = [_without(rest, 1), *command[1:]]
-        end = next((place for place, word in enumerate(inside) if _closes(word)), None)
+    rest = first.without(start)
+    if rest.opens_array:
+        inside = [rest.without(1), *command[1:]]
+        end = next((place for place, word in enumerate(inside) if word.closes()), None)
         if end is None:
             raise LaunchError(f"the array {first.text[:40]} is not closed; expected a )")
         *others, (text, _) = inside[end].pieces
@@ -364,32 +340,6 @@ def _value(found: _Script, command: list[Word], start: int) -> tuple[list[str], 
         values = [each for word in listed if word.pieces for each in _expanded(found, word)]
         return values, inside[end + 1 :]
     return ["".join(_joined(found, rest))], command[1:]
-
-
-def _is_array(value: Word) -> bool:
-    """Whether what follows the = begins an array."""
-    return bool(value.pieces) and value.pieces[0][0].startswith("(") and not value.pieces[0][1]
-
-
-def _closes(word: Word, opened: bool = False) -> bool:
-    """Whether the last bracket of a word closes one that is not in it, or that it `opened`."""
-    unquoted = "".join(text for text, quote in word.pieces if not quote)
-    return (
-        bool(word.pieces)
-        and word.pieces[-1][0].endswith(")")
-        and not word.pieces[-1][1]
-        and unquoted.count(")") + opened > unquoted.count("(")
-    )
-
-
-def _without(word: Word, start: int) -> Word:
-    """A word without its first characters."""
-    pieces: list[tuple[str, str]] = []
-    for text, quote in word.pieces:
-        cut, start = text[start:], max(0, start - len(text))
-        if cut or quote:
-            pieces.append((cut, quote))
-    return Word(tuple(pieces))
 
 
 def _joined(found: _Script, word: Word) -> Iterator[str]:
@@ -513,171 +463,3 @@ def _sum(found: _Script, match: re.Match[str]) -> str:
     """The value of an arithmetic expansion, or the text as it stands."""
     result = _worked_out(found, match["terms"])
     return match[0] if result is None else str(result)
-
-
-# --- words ----------------------------------------------------------------------------------------
-
-_BLANK = " \t\r"
-_ARRAY = re.compile(r"\w+\+?=\(")
-_SEPARATORS = "\n;&|"
-_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|&;()\n]*>")
-"""What an author leaves for others to fill in, `<path to data>`, which a shell would not take."""
-_REDIRECTION = re.compile(
-    rf"(?!{_PLACEHOLDER.pattern})(?:\d+|&)?(<<<|<<-|<<|<&|<>|>>|>&|>\||(?:<|>)(?!\())"
-)
-
-
-def _target(text: str, place: int) -> tuple[str, int]:
-    """The word behind a redirection, and where it ends."""
-    while place < len(text) and text[place] in _BLANK:
-        place += 1
-    if place < len(text) and text[place] == "&":
-        place += 1
-    word, place = _word(text, place)
-    return word.text, place
-
-
-def _behind_documents(text: str, place: int, documents: list[tuple[str, bool]]) -> int:
-    """The place behind the here-documents that begin at a place: each ends with a line that is its
-    word alone. One without that line goes to the end, as in a shell."""
-    for end, indented in documents:
-        while place < len(text):
-            stop = _line_end(text, place)
-            line = text[place:stop].rstrip("\r")
-            place = min(len(text), stop + 1)
-            if (line.lstrip("\t") if indented else line) == end:
-                break
-    return place
-
-
-def words(text: str) -> Iterator[Word]:
-    """The words of a script, with `END` between commands. Comments and continued lines are left
-    out; an array in brackets is one command, however many lines it has."""
-    place, count = 0, 0
-    brackets = 0
-    documents: list[tuple[str, bool]] = []
-    while place < len(text):
-        here = text[place]
-        if here == "\n" and documents:
-            place = _behind_documents(text, place + 1, documents) - 1
-            documents = []
-        if (redirection := _REDIRECTION.match(text, place)) is not None:
-            target, place = _target(text, redirection.end())
-            if redirection[1] in ("<<", "<<-"):
-                documents.append((target, redirection[1] == "<<-"))
-        elif here in _BLANK:
-            place += 1
-        elif text.startswith("\\\n", place):
-            place += 2
-        elif text.startswith("\\\r\n", place):
-            place += 3
-        elif here == "#":
-            place = _line_end(text, place)
-        elif here in _SEPARATORS:
-            double = here in "&|" and text.startswith(here * 2, place)
-            place += 1 + double
-            if not (brackets and here == "\n"):
-                yield (AND if here == "&" else OR) if double else END
-        elif text.startswith("((", place) and (end := text.find("))", place)) > 0:
-            yield Word(((text[place : end + 2], "'"),))
-            place = end + 2
-        else:
-            word, place = _word(text, place)
-            opened = bool(word.pieces) and _ARRAY.match(word.pieces[0][0]) is not None
-            opened = opened and not word.pieces[0][1]
-            brackets += opened
-            if brackets and _closes(word, opened):
-                brackets = 0
-            count += 1
-            if count > MOST_WORDS:
-                raise LaunchError(f"more than {MOST_WORDS:,} words; expected a script or a command")
-            yield word
-
-
-def _line_end(text: str, place: int) -> int:
-    end = text.find("\n", place)
-    return len(text) if end < 0 else end
-
-
-def _word(text: str, place: int) -> tuple[Word, int]:
-    """The word that begins at a place, and where it ends."""
-    pieces: list[tuple[str, str]] = []
-    plain: list[str] = []
-
-    def end_plain() -> None:
-        if plain:
-            pieces.append(("".join(plain), ""))
-            plain.clear()
-
-    start = place
-    while place < len(text) and text[place] not in _BLANK + _SEPARATORS:
-        here = text[place]
-        if here == "<" and (left_open := _PLACEHOLDER.match(text, place)) is not None:
-            plain.append(left_open[0])
-            place = left_open.end()
-        elif here in "<>" and not text.startswith("(", place + 1):
-            break
-        elif here in "'\"":
-            end_plain()
-            quoted, place = _quoted(text, place, here)
-            pieces.append((quoted, here))
-        elif text.startswith("\\\n", place):
-            break
-        elif here == "\\" and place + 1 < len(text):
-            end_plain()
-            pieces.append((text[place + 1], "'"))
-            place += 2
-        elif text.startswith(("$(", "${"), place):
-            end = _closed(text, place + 1, start)
-            plain.append(text[place:end])
-            place = end
-        elif here == "`":
-            end = text.find("`", place + 1)
-            if end < 0:
-                raise LaunchError(f"{_where(text, place)}: a ` is not closed")
-            plain.append(f"$({text[place + 1 : end]})")
-            place = end + 1
-        elif here == ")" and not plain and not pieces:
-            plain.append(here)
-            place += 1
-            break
-        else:
-            plain.append(here)
-            place += 1
-    end_plain()
-    return Word(tuple(pieces)), place
-
-
-def _quoted(text: str, place: int, quote: str) -> tuple[str, int]:
-    """What is between quotes, and the place behind them."""
-    parts: list[str] = []
-    at = place + 1
-    while at < len(text):
-        here = text[at]
-        if here == quote:
-            return "".join(parts), at + 1
-        if quote == '"' and here == "\\" and at + 1 < len(text) and text[at + 1] in '"\\$`\n':
-            parts.append("" if text[at + 1] == "\n" else text[at + 1])
-            at += 2
-            continue
-        parts.append(here)
-        at += 1
-    raise LaunchError(f"{_where(text, place)}: a quote {quote} is not closed")
-
-
-_PAIRS = {"(": ")", "{": "}"}
-
-
-def _closed(text: str, place: int, start: int) -> int:
-    """The place behind the bracket that closes the one at a place."""
-    opening, closing, depth = text[place], _PAIRS[text[place]], 0
-    for at in range(place, len(text)):
-        depth += (text[at] == opening) - (text[at] == closing)
-        if not depth:
-            return at + 1
-    raise LaunchError(f"{_where(text, start)}: a {opening} is not closed")
-
-
-def _where(text: str, place: int) -> str:
-    line = text.count("\n", 0, place) + 1
-    return f"line {line}"
