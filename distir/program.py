@@ -333,7 +333,12 @@ def _is_useful(parting: Parting, program: Program) -> bool:
     """Whether attention's heads are an axis of a part, along the dim in which it was cut. Other
     parts, such as those of a bottleneck, gain nothing: one sum over devices becomes several."""
     group, heads = program.blocks.group, program.blocks.head_axes
-    along = (axis for part, dim in parting.dims.items() for axis in program.axes.dims[part][dim])
+    along = (
+        axis
+        for whole, parts in parting.parameters.items()
+        for part in parts
+        for axis in program.axes.dims[part][parting.cuts[whole].dim]
+    )
     return any(group.get(axis, axis) in heads for axis in along)
 
 

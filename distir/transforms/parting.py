@@ -4,7 +4,8 @@ Some models keep the weights of queries, keys and values in one matrix and cut i
 the parts are equally long, their number and their length are two axes, of which the second is
 split. Unequal parts (more heads of queries than of keys and values) have no axis in common.
 Training frameworks lay such a matrix out anew, so that a device holds its share of each part; here
-each part is a parameter of its own, which comes to the same.
+each part is a parameter of its own, which comes to the same. Where the parts come again for every
+group of heads, a part is what there is of it in all groups.
 """
 
 from __future__ import annotations
@@ -17,12 +18,35 @@ from itertools import accumulate
 from distir.ir.core import Array, Node, Op, Value
 from distir.ir.function import Function
 from distir.ir.signature import Kind
-from distir.ir.types import TensorType
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Reshape, Slice, Split, Transpose
 
 NAMED = 3
 """The most parameters that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a dim is cut: it is so many turns of all parts, one after another."""
+
+    dim: int
+    turns: int
+    sizes: tuple[int, ...]
+    """The lengths of the parts in one turn."""
+
+    def shapes(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
+        """The shapes of the parts of what has this shape."""
+        lengths = (self.turns * size for size in self.sizes)
+        return [(*shape[: self.dim], length, *shape[self.dim + 1 :]) for length in lengths]
+
+    def apart(self, array: Array) -> list[Array]:
+        """The parts of an array, each with those of all turns joined."""
+        import numpy as np
+
+        dim, shape = self.dim, array.shape
+        by_turn = array.reshape((*shape[:dim], self.turns, sum(self.sizes), *shape[dim + 1 :]))
+        parts = np.split(by_turn, list(accumulate(self.sizes))[:-1], axis=dim + 1)
+        return [part.reshape(own) for part, own in zip(parts, self.shapes(shape), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +59,8 @@ class Parting:
     """Per parameter, its parts."""
     constants: Mapping[Value, Array | None]
     """Parts of constants."""
-    dims: Mapping[Value, int]
-    """Per part of a parameter, the dim along which it was cut."""
+    cuts: Mapping[Value, Cut]
+    """Per parameter, how it was cut."""
 
 
 def partings(function: Function) -> list[Parting]:
@@ -52,7 +76,7 @@ def partings(function: Function) -> list[Parting]:
         sizes = _sizes(pieces, whole.type.shape[dim])
         if sizes is not None and _read_only_by(whole, pieces, function, uses):
             parts = _Parts(function, uses, producers)
-            values = parts.of(whole, dim, sizes)
+            values = parts.of(whole, Cut(dim, 1, sizes))
             if values is not None and parts.parameters:
                 found.append(parts.joined(pieces, sizes, values))
     return found
@@ -171,20 +195,20 @@ class _Parts:
     nodes: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
     parameters: dict[Value, list[Value]] = field(default_factory=dict[Value, list[Value]])
     constants: dict[Value, Array | None] = field(default_factory=dict[Value, "Array | None"])
-    dims: dict[Value, int] = field(default_factory=dict[Value, int])
+    cuts: dict[Value, Cut] = field(default_factory=dict[Value, Cut])
 
-    def of(self, value: Value, dim: int, sizes: Sequence[int]) -> list[Value] | None:
-        """A value in parts of these sizes along a dim; None if they cannot be made apart from each
-        other, or if the value is needed as a whole elsewhere."""
+    def of(self, value: Value, cut: Cut) -> list[Value] | None:
+        """A value in parts; None if they cannot be made apart from each other, or if the value is
+        needed as a whole elsewhere."""
         if value in self.parameters:
             return self.parameters[value]
         if value in self.function.constants:
-            return self._of_constant(value, dim, sizes)
+            return self._of_constant(value, cut)
         if value in self.producers:
-            return self._of_result(self.producers[value], dim, sizes)
+            return self._of_result(self.producers[value], cut)
         if value in self.function.parameters and self._is_read_once(value):
-            parts = self.parameters[value] = _like(value, dim, sizes)
-            self.dims.update(dict.fromkeys(parts, dim))
+            parts = self.parameters[value] = _like(value, cut)
+            self.cuts[value] = cut
             return parts
         return None
 
@@ -194,33 +218,28 @@ class _Parts:
             return True
         return len(self.uses[value]) == 1 and value not in self.function.outputs
 
-    def _of_constant(self, value: Value, dim: int, sizes: Sequence[int]) -> list[Value]:
-        import numpy as np
-
-        parts, array = _like(value, dim, sizes), self.function.constants[value]
-        if array is None:
-            self.constants.update(dict.fromkeys(parts))
-        else:
-            cuts = list(accumulate(sizes))[:-1]
-            self.constants |= zip(parts, np.split(array, cuts, axis=dim), strict=True)
+    def _of_constant(self, value: Value, cut: Cut) -> list[Value]:
+        parts, array = _like(value, cut), self.function.constants[value]
+        own = [None] * len(parts) if array is None else cut.apart(array)
+        self.constants.update(zip(parts, own, strict=True))
         return parts
 
-    def _of_result(self, node: Node, dim: int, sizes: Sequence[int]) -> list[Value] | None:
+    def _of_result(self, node: Node, cut: Cut) -> list[Value] | None:
         """The parts of a node's result, from the parts of the operands that have this dim, too."""
         if node in self.nodes:
             return [each.result for each in self.nodes[node]]
-        along = _along(node, dim, sizes) if len(node.results) == 1 else None
+        along = _along(node, cut) if len(node.results) == 1 else None
         if along is None:
             return None
         operands: list[Sequence[Value]] = []
-        for operand, cut in zip(node.operands, along, strict=True):
-            if cut is not None and not self._is_read_once(operand):
+        for operand, own in zip(node.operands, along, strict=True):
+            if own is not None and not self._is_read_once(operand):
                 return None
-            parts = [operand] * len(sizes) if cut is None else self.of(operand, *cut)
+            parts = [operand] * len(cut.sizes) if own is None else self.of(operand, own)
             if parts is None:
                 return None
             operands.append(parts)
-        results = _like(node.result, dim, sizes)
+        results = _like(node.result, cut)
         self.nodes[node] = [
             replace(node, op=_resized(node.op, own, result), operands=own, results=(result,))
             for own, result in zip(zip(*operands, strict=True), results, strict=True)
@@ -245,59 +264,60 @@ class _Parts:
             own.append(Node(op, (part,), (each.result,), node.origin, node.part))
         turns = {each.turn: list[Node]() for each in pieces if each.turn is not None}
         nodes = {**self.nodes, **turns, **views}
-        return Parting(nodes, self.parameters, self.constants, self.dims)
+        return Parting(nodes, self.parameters, self.constants, self.cuts)
 
 
-def _like(value: Value, dim: int, sizes: Sequence[int]) -> list[Value]:
+def _like(value: Value, cut: Cut) -> list[Value]:
     """New values for the parts of a value."""
     return [
-        Value(_with_size(value.type, dim, size), f"{value.name}.{number}")
-        for number, size in enumerate(sizes)
+        Value(value.type.with_shape(shape), f"{value.name}.{number}")
+        for number, shape in enumerate(cut.shapes(value.type.shape))
     ]
-
-
-def _with_size(type: TensorType, dim: int, size: int) -> TensorType:
-    return type.with_shape((*type.shape[:dim], size, *type.shape[dim + 1 :]))
 
 
 def _resized(op: Op, operands: Sequence[Value], result: Value) -> Op:
     return op.localized([value.type for value in operands], [result.type])
 
 
-def _along(
-    node: Node, dim: int, sizes: Sequence[int]
-) -> list[tuple[int, tuple[int, ...]] | None] | None:
-    """How the operands of a node are cut where a dim of its result is cut into parts of these
-    sizes: the dim and the sizes, or None for one that each part needs as a whole. None in all if
-    the parts are not computed independently of each other."""
+def _along(node: Node, cut: Cut) -> list[Cut | None] | None:
+    """How the operands of a node are cut where a dim of its result is cut: None for one that each
+    part needs as a whole. None in all if the parts are not computed independently of each other."""
     signature = node.op.signature(node.operand_types, node.result_types)
     (result,) = signature.results
 
-    def times(loops: Sequence[int]) -> int:
+    def steps(loops: Sequence[int]) -> int:
         return math.prod(signature.loops[loop].size for loop in loops)
 
-    if not result[dim]:
+    # The loop that is cut is the first within which the turns fit.
+    loops = result[cut.dim]
+    place = next((n for n in range(len(loops)) if steps(loops[: n + 1]) > cut.turns), None)
+    if place is None:
         return None
-    outer, *inner = result[dim]
-    steps = times(inner)
+    loop, inner = loops[place], steps(loops[place + 1 :])
+    turns, rest = divmod(cut.turns, steps(loops[:place]))
     tied = {loop for pair in (*signature.follows, *signature.equal) for loop in pair}
     if (
-        signature.loops[outer].kind is not Kind.PARALLEL
-        or outer in tied
-        or any(size % steps for size in sizes)
+        signature.loops[loop].kind is not Kind.PARALLEL
+        or loop in tied
+        or rest
+        or any(size % inner for size in cut.sizes)
     ):
         return None
-    found: list[tuple[int, tuple[int, ...]] | None] = []
+    found: list[Cut | None] = []
     for dims in signature.operands:
-        cut = [(place, loops) for place, loops in enumerate(dims) if outer in loops]
-        if not cut:
-            found.append(None)
-            continue
-        (place, loops), *others = cut
-        if others or loops[0] != outer:
+        own = [(dim, loops, loops.index(loop)) for dim, loops in enumerate(dims) if loop in loops]
+        if len(own) > 1:
             return None
-        found.append((place, tuple(size // steps * times(loops[1:]) for size in sizes)))
+        cuts = [
+            Cut(
+                dim,
+                steps(loops[:at]) * turns,
+                tuple(size // inner * steps(loops[at + 1 :]) for size in cut.sizes),
+            )
+            for dim, loops, at in own
+        ]
+        found.append(cuts[0] if cuts else None)
     return found
 
 
-__all__ = ["Parting", "parted", "partings"]
+__all__ = ["Cut", "Parting", "parted", "partings"]

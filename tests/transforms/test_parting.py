@@ -57,6 +57,17 @@ def by_head(builder: Builder, fused: Value, heads: int, groups: int) -> Sequence
     return [queries, *(builder.add(Gather(0), first, place) for place in places)]
 
 
+def by_group(builder: Builder, fused: Value, heads: int, groups: int) -> Sequence[Value]:
+    """The query heads of a group, then its key and its value; the next group follows."""
+    own = heads // groups
+    grouped = builder.add(Reshape((BATCH, LENGTH, groups, own + 2, SIZE)), fused)
+    queries = builder.add(Slice((0,) * 5, (None, None, None, own, None), (1,) * 5), grouped)
+    places = [builder.constant(np.array([own + n]), DType.INT64) for n in (0, 1)]
+    shapes = [(BATCH, LENGTH, n * SIZE) for n in (heads, groups, groups)]
+    every = [queries, *(builder.add(Gather(3), grouped, place) for place in places)]
+    return [builder.add(Reshape(s), each) for s, each in zip(shapes, every, strict=True)]
+
+
 def attention(cut: Cut, heads: int, groups: int, layers: int = 2, bias: bool = True) -> Function:
     """Layers of attention in which one matrix makes queries, keys and values."""
     builder = Builder("attention")
@@ -123,7 +134,7 @@ def heads_of(program: Program) -> set[int]:
     return {axis.size for axis in program.blocks.head_axes}
 
 
-CUTS = [by_split, by_slices, by_head]
+CUTS = [by_split, by_slices, by_head, by_group]
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -139,8 +150,7 @@ def test_parts_compute_what_the_whole_does(cut: Cut, heads: int, groups: int, bi
     expected = evaluated(function, given)
     for each in found:
         for whole, own in each.parameters.items():
-            sizes = [value.type.shape[each.dims[value]] for value in own]
-            pieces = np.split(given[whole.name], np.cumsum(sizes)[:-1], axis=each.dims[own[0]])
+            pieces = each.cuts[whole].apart(given[whole.name])
             given |= {value.name: piece for value, piece in zip(own, pieces, strict=True)}
     np.testing.assert_allclose(evaluated(parts, given), expected, rtol=1e-9)
 
