@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial, reduce
+from itertools import accumulate
+from operator import mul
 
 from distir.axes.infer import CopiesDifferError, infer_ordered
-from distir.axes.model import Axes, Axis
+from distir.axes.model import Axes, Axis, AxisDims
 from distir.axes.order import canonical_order
 from distir.axes.ranges import Ranges
 from distir.errors import TransformError
@@ -23,10 +25,11 @@ from distir.transforms.blocks import Blocks
 from distir.transforms.cut import cut_into_blocks
 from distir.transforms.extents import Extents, find_extents
 from distir.transforms.fold import Fold, Unfolded
+from distir.transforms.joints import needed, rounds_of_partings
 from distir.transforms.layers import Layers, find_layers
 from distir.transforms.loss import attach_loss, is_logits
 from distir.transforms.lower import lower_always
-from distir.transforms.parting import Parting, parted, partings
+from distir.transforms.parting import Cut, Parting, parted
 
 UNNAMED = "axis"
 """The name of axes whose purpose is not known."""
@@ -321,25 +324,34 @@ def build_program(
     """
     function = _with_main_output(function, output, keep_others=not training)
     function = lower_always(function)
-    found = partings(function)
-    program = _analysed(parted(function, found), training, loss)
-    useful = [each for each in found if _is_useful(each, program)]
-    if len(useful) < len(found):
-        program = _analysed(parted(function, useful), training, loss)
+    found = rounds_of_partings(function)
+    program = _analysed(reduce(parted, found, function), training, loss)
+    useful = needed(found, partial(_is_useful, program))
+    if sum(map(len, useful)) < sum(map(len, found)):
+        program = _analysed(reduce(parted, useful, function), training, loss)
     return program
 
 
-def _is_useful(parting: Parting, program: Program) -> bool:
-    """Whether attention's heads are an axis of a part, along the dim in which it was cut. Other
-    parts, such as those of a bottleneck, gain nothing: one sum over devices becomes several."""
-    group, heads = program.blocks.group, program.blocks.head_axes
-    along = (
-        axis
+def _is_useful(program: Program, parting: Parting) -> bool:
+    """Whether attention's heads, or the queries of a group, are an axis of a part, within the turns
+    in which the parts come. Other parts gain nothing: those of a bottleneck make several sums over
+    devices of one, and those of each head are split over heads anyway."""
+    blocks = program.blocks
+    heads = {*blocks.head_axes, *blocks.inner_axes.values()}
+    return any(
+        not heads.isdisjoint(blocks.group.get(axis, axis) for axis in within)
         for whole, parts in parting.parameters.items()
         for part in parts
-        for axis in program.axes.dims[part][parting.cuts[whole].dim]
+        if part in program.axes.dims  # a later parting may have cut it again
+        for within in [_within_turns(program.axes.dims[part], parting.cuts[whole])]
     )
-    return any(group.get(axis, axis) in heads for axis in along)
+
+
+def _within_turns(dims: AxisDims, cut: Cut) -> tuple[Axis, ...]:
+    """The axes of a part along the dim in which it was cut, without those of the turns."""
+    sizes = accumulate((axis.size for axis in dims[cut.dim]), mul, initial=1)
+    turns = next(n for n, size in enumerate(sizes) if size >= cut.turns)
+    return dims[cut.dim][turns:]
 
 
 def _analysed(function: Function, training: bool, loss: str | None) -> Program:

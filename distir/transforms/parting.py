@@ -21,6 +21,8 @@ from distir.ir.signature import Kind
 from distir.ops.lookup import Gather
 from distir.ops.tensor import Reshape, Slice, Split, Transpose
 
+WHY = "one product makes queries, keys and values of unequal length"
+
 NAMED = 3
 """The most parameters that are named."""
 
@@ -61,6 +63,8 @@ class Parting:
     """Parts of constants."""
     cuts: Mapping[Value, Cut]
     """Per parameter, how it was cut."""
+    why: str
+    """Why it has to be made in parts."""
 
 
 def partings(function: Function) -> list[Parting]:
@@ -75,7 +79,7 @@ def partings(function: Function) -> list[Parting]:
     for (whole, dim), pieces in by_value.items():
         sizes = _sizes(pieces, whole.type.shape[dim])
         if sizes is not None and _read_only_by(whole, pieces, function, uses):
-            parts = _Parts(function, uses, producers)
+            parts = Parts(function, uses, producers)
             values = parts.of(whole, Cut(dim, 1, sizes))
             if values is not None and parts.parameters:
                 found.append(parts.joined(pieces, sizes, values))
@@ -89,23 +93,22 @@ def parted(function: Function, chosen: Sequence[Parting]) -> Function:
     nodes = {node: new for each in chosen for node, new in each.nodes.items()}
     parameters = {value: new for each in chosen for value, new in each.parameters.items()}
     constants = {**function.constants}
+    names: dict[str, list[str]] = {}
     for each in chosen:
         constants |= each.constants
+        names.setdefault(each.why, []).extend(value.name for value in each.parameters)
     return replace(
         function,
         parameters=tuple(p for v in function.parameters for p in parameters.get(v, (v,))),
         constants=constants,
         nodes=tuple(new for node in function.nodes for new in nodes.get(node, (node,))),
-        notes=(*function.notes, _note([value.name for value in parameters])),
+        notes=(*function.notes, *(_note(why, own) for why, own in names.items())),
     )
 
 
-def _note(names: Sequence[str]) -> str:
+def _note(why: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (
-        "split part by part, since one product makes queries, keys and values of unequal length: "
-        f"{', '.join(names[:NAMED])}{more}"
-    )
+    return f"split part by part, since {why}: {', '.join(names[:NAMED])}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,7 @@ def _read_only_by(
 
 
 @dataclass(slots=True)
-class _Parts:
+class Parts:
     """The parts of one value and of all that they are made of."""
 
     function: Function
@@ -212,6 +215,10 @@ class _Parts:
             return parts
         return None
 
+    def of_operand(self, value: Value, cut: Cut) -> list[Value] | None:
+        """Like `of`, for a value of which no more than one node may need parts."""
+        return self.of(value, cut) if self._is_read_once(value) else None
+
     def _is_read_once(self, value: Value) -> bool:
         """Whether one node alone needs a value; constants may be cut for each of their readers."""
         if value in self.function.constants:
@@ -233,9 +240,7 @@ class _Parts:
             return None
         operands: list[Sequence[Value]] = []
         for operand, own in zip(node.operands, along, strict=True):
-            if own is not None and not self._is_read_once(operand):
-                return None
-            parts = [operand] * len(cut.sizes) if own is None else self.of(operand, own)
+            parts = [operand] * len(cut.sizes) if own is None else self.of_operand(operand, own)
             if parts is None:
                 return None
             operands.append(parts)
@@ -264,7 +269,7 @@ class _Parts:
             own.append(Node(op, (part,), (each.result,), node.origin, node.part))
         turns = {each.turn: list[Node]() for each in pieces if each.turn is not None}
         nodes = {**self.nodes, **turns, **views}
-        return Parting(nodes, self.parameters, self.constants, self.cuts)
+        return Parting(nodes, self.parameters, self.constants, self.cuts, WHY)
 
 
 def _like(value: Value, cut: Cut) -> list[Value]:
@@ -320,4 +325,4 @@ def _along(node: Node, cut: Cut) -> list[Cut | None] | None:
     return found
 
 
-__all__ = ["Cut", "Parting", "parted", "partings"]
+__all__ = ["Cut", "Parting", "Parts", "parted", "partings"]

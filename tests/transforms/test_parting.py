@@ -22,7 +22,7 @@ from distir.ops.arithmetic import Add, Mul
 from distir.ops.linalg import MatMul
 from distir.ops.lookup import Gather
 from distir.ops.norm import RMSNormalization, Softmax
-from distir.ops.tensor import Expand, Reshape, Slice, Split, Transpose
+from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.program import Program, build_program
 from distir.transforms.parting import parted, partings
 
@@ -180,6 +180,32 @@ def test_plans_that_split_parts_compute_what_one_device_does(
     for strategy in (Strategy(tp=tp, microbatches=2), Strategy(dp=2, tp=tp, pp=2, microbatches=2)):
         result = Verifier(workload).verify(strategy)
         assert result.passed, result.first_difference
+
+
+def test_parts_of_every_head_stay_one_matrix() -> None:
+    """Latent attention cuts each head into what is rotated and what is not; heads are split as the
+    matrix is."""
+    builder = Builder("latent")
+    x = builder.input("x", (BATCH, LENGTH, HIDDEN))
+    for number in range(2):
+        own: list[Value] = []
+        for name in "qk":
+            matrix = builder.parameter(f"{name}{number}", (HIDDEN, 6 * SIZE))
+            made = builder.add(Reshape((BATCH, LENGTH, 6, SIZE)), builder.add(MatMul(), x, matrix))
+            plain, turned = builder.apply(Split(3, (SIZE - 1, 1)), made)
+            whole = builder.add(Concat(3), plain, builder.add(Relu(), turned))
+            own.append(builder.add(Transpose((0, 2, 1, 3)), whole))
+        keys = builder.add(Transpose((0, 1, 3, 2)), own[1])
+        scores = builder.add(Softmax(), builder.add(MatMul(), own[0], keys))
+        mixed = builder.add(Transpose((0, 2, 1, 3)), builder.add(MatMul(), scores, own[1]))
+        mixed = builder.add(Reshape((BATCH, LENGTH, 6 * SIZE)), mixed)
+        out = builder.parameter(f"out{number}", (6 * SIZE, HIDDEN))
+        x = builder.add(Add(), x, builder.add(MatMul(), mixed, out))
+    function = builder.build([x])
+    assert len(partings(function)) == 4
+    program = build_program(function, training=True, loss="mse")
+    assert heads_of(program) == {6}
+    assert [p.name for p in program.function.parameters] == [p.name for p in function.parameters]
 
 
 def test_equal_parts_stay_one_matrix() -> None:
