@@ -15,6 +15,8 @@ SPREAD = 0.2
 """Standard deviation of the slope before anything is tried; its mean is 0."""
 FEWEST = 6
 """Trials before a slope is believed."""
+LEAST_NOISE = 1e-3
+"""Below this, what rounding leaves between equal expectations would have a slope."""
 ROUNDS = 5
 """In which the slope and the scatter around it, each given the other, settle."""
 
@@ -25,6 +27,7 @@ def slope_of(log_expected: Floats, log_ratios: Floats, noise: float) -> float:
     if len(log_ratios) < FEWEST:
         return 0.0
     steps, values = log_expected - log_expected.mean(), log_ratios - log_ratios.mean()
+    noise = max(noise, LEAST_NOISE)
     slope, scatter = 0.0, 2 * noise
     for _ in range(ROUNDS):
         slope = float(steps @ values / (steps @ steps + (scatter / SPREAD) ** 2))

@@ -276,6 +276,8 @@ def test_the_slope_of_what_was_found_is_learned(power: float) -> None:
     assert slope_of(expected, (power - 1) * expected + 3, 0.01) == pytest.approx(power - 1, abs=0.1)
     assert slope_of(expected[:2], expected[:2], 0.01) == 0.0
     assert abs(slope_of(expected, np.array([0.05, -0.05] * 4), 0.05)) < 0.1
+    alike = np.full(8, 0.3) + np.array([0.0, 1e-16] * 4)
+    assert slope_of(alike, expected, 0.0) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_an_order_that_is_opposite_to_what_is_expected_is_found_soon() -> None:
