@@ -199,14 +199,19 @@ def short_bytes(size: float) -> str:
     return format_bytes(size, digits=3)
 
 
+_LONG = 1e15
+"""From here on numbers are written with an exponent: more digits are not read, and not exact."""
+
+
 def percent(fraction: float) -> str:
     """`0.0123` as `1.2 %`."""
-    return f"{100 * fraction:.1f} %"
+    value = 100 * fraction
+    return f"{value:.1f} %" if abs(value) < _LONG else f"{value:.3g} %"
 
 
 def short_number(value: float) -> str:
-    """`2437.3` as `2,437`, `1.2345` as `1.23`."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    """`2437.3` as `2,437`, `1.2345` as `1.23`, `1e307` as `1e+307`."""
+    return f"{value:,.0f}" if 100 <= abs(value) < _LONG else f"{value:.3g}"
 
 
 _BY_ENDING: Mapping[str, Unit] = {

@@ -84,6 +84,10 @@ def test_a_long_text_is_refused_as_a_short_one(text: str) -> None:
         (units.format_flops_per_second(312e12), "312 TFLOP/s"),
         (units.format_bytes_per_second(25e9), "25 GB/s"),
         (units.format_flops(1.23456e12, 3), "1.23 TFLOP"),
+        (units.short_number(1_234_567.8), "1,234,568"),
+        (units.short_number(-1e307), "-1e+307"),
+        (units.percent(-0.5), "-50.0 %"),
+        (units.percent(1e304), "1e+306 %"),
     ],
 )
 def test_the_unit_suits_the_value(shown: str, text: str) -> None:
