@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from autotune.calibration.calibrate import Calibration, calibrate, calibrate_priced
 from autotune.calibration.constants import Constant, known_constants
-from autotune.calibration.pricing import Priced, price
+from autotune.calibration.pricing import Priced, doubts, price
 from autotune.calibration.products import one_device, products_of_runs, with_products
 from autotune.calibration.stack import stack_text
 
@@ -20,6 +20,7 @@ __all__ = [
     "Priced",
     "calibrate",
     "calibrate_priced",
+    "doubts",
     "known_constants",
     "one_device",
     "price",

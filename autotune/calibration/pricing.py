@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from autotune.calibration.constants import Constant, applied
 from autotune.validation.cases import Case, Exclusion
+from autotune.validation.doubts import Timed, doubts_of
 from autotune.validation.predict import Prepared, prepare
 from distir.cost import SoftwareStack
 from distir.errors import DistirError
 from distir.plan import Plan
 from distir.simulation import SimulationResult, Simulator
 
-__all__ = ["Mask", "Priced", "Vector", "jacobian", "log_ratios", "price"]
+__all__ = ["Mask", "Priced", "Vector", "doubts", "jacobian", "log_ratios", "price"]
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -62,6 +63,15 @@ def price(
 def _priced(prepared: Prepared) -> Priced:
     simulator = prepared.simulator(prepared.stack)
     return Priced(prepared.case, prepared.stack, prepared.plan(simulator), simulator)
+
+
+def doubts(rows: Sequence[Priced]) -> list[str]:
+    """Of measured times that can hardly be seconds of a step, by the constants that the stacks
+    have: those that are fitted to such times would predict them."""
+    return doubts_of(
+        Timed(row.case.row.id, row.case.measured.seconds or math.nan, row.seconds({}))
+        for row in rows
+    )
 
 
 def log_ratios(rows: Sequence[Priced], values: Mapping[str, float]) -> Vector:

@@ -67,13 +67,14 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output(arguments, "output", "products")
     path: str | None = getattr(arguments, "output", None)
     with output.working():
-        rows, left_out, calibration = _calibration(arguments)
+        rows, left_out, calibration, doubted = _calibration(arguments)
         if hasattr(arguments, "products"):
             _write_products(rows, calibration, arguments)
         if path is not None:
             _write(path, calibration, arguments)
     plain = {"file": arguments.file, **calibration.to_dict(), "rows_excluded": _counts(left_out)}
-    output.write(plain, lambda: _shown(arguments, calibration, left_out))
+    plain["doubts"] = doubted
+    output.write(plain, lambda: _shown(arguments, calibration, left_out, doubted))
     return 0
 
 
@@ -84,10 +85,10 @@ def _counts(left_out: Sequence[Exclusion]) -> dict[str, int]:
 
 def _calibration(
     arguments: argparse.Namespace,
-) -> tuple[list[Priced], list[Exclusion], Calibration]:
-    """The rows that have a time and a plan, those that have not, and what the first say of the
-    constants. Raises `DistirError` if none has."""
-    from autotune.calibration import calibrate_priced, one_device, price
+) -> tuple[list[Priced], list[Exclusion], Calibration, list[str]]:
+    """The rows that have a time and a plan, those that have not, what the first say of the
+    constants, and what is doubted of their times. Raises `DistirError` if none has."""
+    from autotune.calibration import calibrate_priced, doubts, one_device, price
     from autotune.validation import Exclusion
 
     cases, left_out = measurements(arguments)
@@ -106,7 +107,10 @@ def _calibration(
         )
     if hasattr(arguments, "products"):
         one_device(rows)  # fitting takes long
-    return rows, left_out, calibrate_priced(rows, constants, note)
+    doubted = doubts(rows)
+    for said in doubted:
+        note(said)  # fitting takes long
+    return rows, left_out, calibrate_priced(rows, constants, note), doubted
 
 
 def _write_products(
@@ -167,7 +171,12 @@ def _write(path: str, calibration: Any, arguments: argparse.Namespace) -> None:
     note(f"wrote {path}; use it with --stack {path}")
 
 
-def _shown(arguments: argparse.Namespace, calibration: Any, left_out: Sequence[Exclusion]) -> Any:
+def _shown(
+    arguments: argparse.Namespace,
+    calibration: Any,
+    left_out: Sequence[Exclusion],
+    doubted: Sequence[str],
+) -> Any:
     from autotune.reports.calibration import calibration_report
 
-    return calibration_report(arguments.file, calibration, left_out)
+    return calibration_report(arguments.file, calibration, left_out, doubted)

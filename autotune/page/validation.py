@@ -44,7 +44,7 @@ def validation_page(file: str, report: Report, told: Told) -> Page:
         )
     ]
     drawn = errors(report)
-    blocks: list[Block] = []
+    blocks: list[Block] = [Text(said) for said in report.doubts]
     if drawn["groups"]:
         caption = "On the dashed line both are equal."
         blocks.append(Chart("scatter", "Predicted against measured", drawn, caption, 520))

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 
 
 def calibration_report(
-    file: str, calibration: Calibration, left_out: Sequence[Exclusion]
+    file: str,
+    calibration: Calibration,
+    left_out: Sequence[Exclusion],
+    doubted: Sequence[str] = (),
 ) -> RenderableType:
-    """The constants, what tells them, the errors by source, and why rows were left out."""
+    """The constants, what tells them, the errors by source, why rows were left out, and
+    `doubted`: of which measured times it is unlikely that they are seconds of a step."""
     from rich.console import Group
     from rich.text import Text
 
@@ -30,6 +34,7 @@ def calibration_report(
             f"{file}: fitted to {rows:,} rows of {len(calibration.sources)} sources{left}",
             style="bold",
         ),
+        *(Text(said, style="yellow") for said in doubted),
         Text(
             f"mean error over sources {percent(calibration.mean_mape)}; of constants that have not "
             f"seen the source {percent(calibration.mean_unseen_mape)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.validation.cases import Exclusion
+from autotune.validation.doubts import Timed, doubts_of
 from autotune.validation.hardware import hardware_family
 from autotune.validation.predict import PredictedRow
 from autotune.validation.rows import SAYS_NONE, MeasuredRow
@@ -58,6 +59,16 @@ class Report:
         return {group: dict(counts.most_common()) for group, counts in found.items()}
 
     @property
+    def doubts(self) -> list[str]:
+        """Of measured times that can hardly be seconds of a step: a sentence each way."""
+        timed = ((each, each.case.measured.seconds) for each in self.outcomes)
+        return doubts_of(
+            Timed(each.case.row.id, seconds, each.seconds)
+            for each, seconds in timed
+            if seconds is not None
+        )
+
+    @property
     def unclaimed_memory(self) -> list[str]:
         """Of which rows memory is not claimed, and why: a sentence for each stack that rows with
         measured memory have, or with what ran out of it."""
@@ -76,6 +87,7 @@ class Report:
             "hardware": {name: each.to_dict() for name, each in self.hardware.items()},
             "overall": self.overall.to_dict(),
             "source_mean_mape": self.source_mean,
+            "doubts": self.doubts,
             "assumptions": self.assumptions,
             "rows": [_row_dict(each) for each in self.outcomes],
             "worst": [_worst_dict(each) for each in self.worst[:worst]],

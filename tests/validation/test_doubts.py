@@ -1,0 +1,68 @@
+"""Times that can hardly be seconds of a step are told, whatever the unit; nothing else is."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.cli import main
+from autotune.validation import Timed, doubts_of
+from tests.validation.rows import write_csv
+
+MEASURED = Path(__file__).parents[2] / "examples" / "measurements.csv"
+
+
+@given(st.lists(st.floats(0.11, 9.9), max_size=5))
+def test_what_a_prediction_may_err_by_is_not_doubted(ratios: list[float]) -> None:
+    assert doubts_of(Timed("a", ratio, 1.0) for ratio in ratios) == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit", "advice"),
+    [
+        (1e6, "microseconds", "divide them by 1,000,000"),
+        (1e3, "milliseconds", "divide them by 1,000"),
+        (1 / 60, "minutes", "multiply them by 60"),
+        (1 / 3600, "hours", "multiply them by 3,600"),
+    ],
+)
+@pytest.mark.parametrize("error", [0.6, 1.0, 2.5])
+def test_the_unit_is_told(factor: float, unit: str, advice: str, error: float) -> None:
+    (said,) = doubts_of([Timed("a", 2 * factor * error, 2.0)])
+    assert unit in said
+    assert advice in said
+
+
+def test_slow_and_fast_rows_are_told_apart() -> None:
+    rows = [Timed("good", 1.0, 1.0), Timed("slow", 12.0, 1.0), Timed("fast", 0.004, 1.0)]
+    slow, fast = doubts_of(rows)
+    assert "1 of 3" in slow
+    assert "(slow: measured 12 s, predicted 1 s)" in slow
+    assert "global_batch" in slow
+    assert "(fast: measured 4 ms, predicted 1 s)" in fast
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+def test_commands_doubt_milliseconds_and_not_seconds(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    times = ("iteration_time_s", "iter_time_derived_s")
+    in_ms = [
+        {**row, **{name: repr(1e3 * float(row[name])) for name in times if row[name]}}
+        for row in rows
+    ]
+    options = ["--constants", "product_efficiency"] if command == "calibrate" else []
+    for name, stated, expected in (("s", rows, 0), ("ms", in_ms, 1)):
+        path = str(write_csv(tmp_path / f"{name}.csv", *stated))
+        plain = tmp_path / f"{name}.json"
+        assert main([command, path, *options, "--json", str(plain), "--quiet"]) == 0
+        assert len(json.loads(plain.read_text(encoding="utf-8"))["doubts"]) == expected
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("look like milliseconds" in said) == bool(expected)
