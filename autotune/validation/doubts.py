@@ -64,12 +64,14 @@ def _sentence(found: list[Timed], of: int, what: str) -> str:
 
 def _advice(found: list[Timed]) -> str:
     middle = median(math.log(each.ratio) for each in found)
+    guess = ""
     unit, per_second = min(_UNITS.items(), key=lambda each: abs(middle - math.log(each[1])))
     if abs(middle - math.log(per_second)) <= math.log(_NEAR):
         factor = max(per_second, 1 / per_second)
         what = f"{'divide' if per_second > 1 else 'multiply'} them by {factor:,.0f}"
-        return f"They look like {unit}; times are stated in seconds, so {what}."
+        guess = f"They look like {unit}; times are stated in seconds: if so, {what}. "
     return (
+        f"{guess}"
         "Expected are seconds per step in iteration_time_s, tokens of one device in "
         "tokens_per_sec_per_gpu, and samples of all devices in global_batch; see whether they are."
     )

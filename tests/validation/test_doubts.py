@@ -36,6 +36,7 @@ def test_the_unit_is_told(factor: float, unit: str, advice: str, error: float) -
     (said,) = doubts_of([Timed("a", 2 * factor * error, 2.0)])
     assert unit in said
     assert advice in said
+    assert "tokens of one device" in said  # tokens of 60 devices look like minutes, too
 
 
 def test_slow_and_fast_rows_are_told_apart() -> None:
