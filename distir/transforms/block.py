@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from distir.axes.model import Axes, Axis
-from distir.ir.core import Node, Value
+from distir.ir.core import Node, Part, Value
 from distir.ir.function import Function
 
 
@@ -51,6 +51,21 @@ class Roles:
         )
 
 
+def ops_with_weights(nodes: Iterable[Node], roles: Roles) -> tuple[Hashable, ...]:
+    """The ops that combine activations and weights, in order, each with its types.
+
+    Layers of one model are alike in these where they differ in what is between: only some rotate
+    positions, or mask what is far away.
+    """
+    return tuple(
+        (node.op, node.operand_types, node.result_types)
+        for node in nodes
+        if node.part is not Part.LOSS
+        and any(value in roles.activations for value in node.results)
+        and any(value in roles.weights for value in node.operands)
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """A piece of the program. `inputs` and `outputs` are the activations that cross its borders,
@@ -72,6 +87,12 @@ class Block:
             seen.update(dict.fromkeys(node.operands))
             seen.update(dict.fromkeys(node.results))
         return tuple(seen)
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether it makes activations of the types of those that it takes, as layers do."""
+        taken = sorted(str(value.type) for value in self.inputs)
+        return bool(taken) and taken == sorted(str(value.type) for value in self.outputs)
 
     def key(self, axes: Axes) -> Hashable:
         """A key that is equal for blocks of equal structure: the same ops, attributes, wiring and
@@ -101,6 +122,15 @@ class Block:
         )
         return (wiring, types, ends)
 
+    def family(self, roles: Roles) -> Hashable:
+        """A key that is equal for blocks that do the same with weights to as many activations from
+        outside, and as much of the loss: for layers of one model, and all blocks of equal
+        structure."""
+        inputs = set(self.inputs)
+        read = dict.fromkeys(v for node in self.nodes for v in node.operands if v in inputs)
+        loss = tuple(node.op for node in self.nodes if node.part is Part.LOSS)
+        return (ops_with_weights(self.nodes, roles), tuple(v.type for v in read), loss)
+
     def axis_order(self, axes: Axes) -> tuple[Axis, ...]:
         """All axes in order of first occurrence; those of equal blocks correspond by position."""
         return tuple(
@@ -108,4 +138,4 @@ class Block:
         )
 
 
-__all__ = ["Block", "Roles"]
+__all__ = ["Block", "Roles", "ops_with_weights"]

@@ -5,7 +5,7 @@ Blocks of equal structure are placed, planned and priced once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +28,16 @@ class Blocks:
     representative: tuple[int, ...]
     group: Mapping[Axis, Axis]
     """Per axis its representative: the axis at the same place of the first equal block."""
+
+    @cached_property
+    def families(self) -> tuple[int, ...]:
+        """Per block the index of the first one of its family."""
+        first: dict[Hashable, int] = {}
+        family = {
+            index: first.setdefault(self.blocks[index].family(self.roles), index)
+            for index in dict.fromkeys(self.representative)
+        }
+        return tuple(family[index] for index in self.representative)
 
     @cached_property
     def free_nodes(self) -> tuple[Node, ...]:

@@ -13,6 +13,7 @@ from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.arithmetic import Add
 from distir.transforms.blocks import Block, Blocks, Roles
+from distir.transforms.layer_groups import LONGEST_PERIOD, group_layers
 from distir.transforms.splits import GrowingPiece, Splittable
 
 MIN_READERS_OF_SHARED = 3
@@ -44,8 +45,10 @@ def cut_into_blocks(
 
     pieces = _merge(pieces, start)
     firsts = patterns.firsts(pieces)
-    kinds = _kinds(firsts, _with_weights(function, roles, pieces, set(firsts)), axes)
-    pieces = [[node for i in layer for node in pieces[i]] for layer in repeated_runs(kinds)]
+    found = _with_weights(function, roles, pieces, set(firsts))
+    kinds = _kinds(firsts, found, axes)
+    layers = group_layers(*_families(kinds, found, roles))
+    pieces = [[node for i in layer for node in pieces[i]] for layer in layers]
     found = _with_weights(function, roles, pieces, range(len(pieces)))
     representative = tuple(_kinds(patterns.firsts(pieces), found, axes))
     blocks = tuple(found.values())
@@ -60,6 +63,17 @@ def _kinds(firsts: Sequence[int], blocks: Mapping[int, Block], axes: Axes) -> li
         first: by_key.setdefault(blocks[first].key(axes), first) for first in dict.fromkeys(firsts)
     }
     return [kinds[first] for first in firsts]
+
+
+def _families(
+    kinds: Sequence[int], blocks: Mapping[int, Block], roles: Roles
+) -> tuple[list[int], list[bool]]:
+    """Per piece, given its kind, the index of the first one of its family, and whether it hands on
+    as much as it takes."""
+    first: dict[Hashable, int] = {}
+    family = {kind: first.setdefault(blocks[kind].family(roles), kind) for kind in set(kinds)}
+    hands_on = {kind: blocks[kind].hands_on for kind in family}
+    return [family[kind] for kind in kinds], [hands_on[kind] for kind in kinds]
 
 
 class _Patterns:
@@ -94,36 +108,8 @@ class _Patterns:
         ]
 
 
-LONGEST_PERIOD = 8
-"""The most pieces that may make up one layer."""
-
 ALIKE = 3
 """As many copies in a row of what has no axis to split are layers, which have none either."""
-
-
-def repeated_runs(kinds: Sequence[int]) -> list[list[int]]:
-    """Groups pieces, given their kinds, into layers: lists of indices.
-
-    Where a pattern of kinds repeats (attention, MLP, attention, MLP, …), one repetition is a group;
-    other pieces are groups of their own. At every place the pattern whose repetitions cover most
-    pieces is taken; of several such patterns, the shortest.
-    """
-    groups: list[list[int]] = []
-    start = 0
-    while start < len(kinds):
-        best_period, best_count = 1, 1
-        for period in range(1, LONGEST_PERIOD + 1):
-            pattern = list(kinds[start : start + period])
-            count = 1
-            while list(kinds[start + count * period : start + (count + 1) * period]) == pattern:
-                count += 1
-            if count > 1 and count * period > best_count * best_period:
-                best_period, best_count = period, count
-        for repetition in range(best_count):
-            begin = start + repetition * best_period
-            groups.append(list(range(begin, begin + best_period)))
-        start += best_count * best_period
-    return groups
 
 
 # --- where to cut --------------------------------------------------------------------------------

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 
 from distir.ir.core import Part
+from distir.ir.types import TensorType
+from distir.transforms.block import Block, ops_with_weights
 from distir.transforms.blocks import Blocks
 
 Ops = tuple[Hashable, ...]
-"""The ops on activations of a block, but for the loss, each with its types."""
+"""The ops of a block on activations and weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +27,25 @@ class Layers:
 
 
 def find_layers(blocks: Blocks) -> Layers:
-    """The layers of a model: blocks of kinds that occur more than once, and layers that the blocks
-    beside a run of them are parts of; all blocks if no kind occurs more than once.
+    """The layers of a model: blocks of families that occur more than once, and layers that the
+    blocks beside a run of them are parts of; all blocks if no family occurs more than once.
 
     Where norms come last in a layer, say, blocks begin in the middle of layers: of the first layer,
     the second part is in the first block of a run, and of the last one the first part is in a block
     behind the run. What goes on, block by block, with the ops that the run would go on with belongs
-    to a layer, too.
+    to a layer, too. A block of another kind beside layers that hands on what they hand on is one.
     """
-    kinds = blocks.representative
-    counts = Counter(kinds)
-    found = {block for block, kind in enumerate(kinds) if counts[kind] > 1}
+    families = blocks.families
+    counts = Counter(families)
+    found = {block for block, family in enumerate(families) if counts[family] > 1}
     number = len(found)
     start = 0
-    for kind, run in groupby(kinds):
+    for family, run in groupby(families):
         end = start + len(list(run))
         if end - start > 1:
-            layer = _ops(blocks, kind)
+            layer = _ops(blocks, family)
             before = _alone(blocks, counts, range(start - 1, -1, -1))
-            after = _alone(blocks, counts, range(end, len(kinds)))
+            after = _alone(blocks, counts, range(end, len(families)))
             parts = (
                 *_going_on(layer[::-1], {index: ops[::-1] for index, ops in before.items()}),
                 *_going_on(layer, after),
@@ -52,8 +54,31 @@ def find_layers(blocks: Blocks) -> Layers:
             number += -(-sum(ops for _, ops in parts) // len(layer))
         start = end
     if not found:
-        return Layers(len(kinds), frozenset(range(len(kinds))))
-    return Layers(number, frozenset(found))
+        return Layers(len(families), frozenset(range(len(families))))
+    others = _others(blocks, found)
+    return Layers(number + len(others), frozenset(found | others))
+
+
+def _others(blocks: Blocks, found: Collection[int]) -> set[int]:
+    """The blocks beside the layers found, and beside each other, that hand on what these do."""
+    every = range(len(blocks.blocks))
+    others: set[int] = set()
+    for order, back in ((every, -1), (reversed(every), 1)):
+        for index in order:
+            known = index + back in found or index + back in others
+            if known and index not in found and _is_like(blocks, index, index + back):
+                others.add(index)
+    return others
+
+
+def _is_like(blocks: Blocks, index: int, layer: int) -> bool:
+    """Whether a block takes and hands on what a layer hands on."""
+    block, known = blocks.blocks[index], blocks.blocks[layer]
+    return block.hands_on and known.hands_on and _outputs(block) == _outputs(known)
+
+
+def _outputs(block: Block) -> list[TensorType]:
+    return [value.type for value in block.outputs]
 
 
 def _has_loss(blocks: Blocks, index: int) -> bool:
@@ -61,17 +86,12 @@ def _has_loss(blocks: Blocks, index: int) -> bool:
 
 
 def _ops(blocks: Blocks, index: int) -> Ops:
-    activations = blocks.roles.activations
-    return tuple(
-        (node.op, node.operand_types, node.result_types)
-        for node in blocks.blocks[index].nodes
-        if node.part is not Part.LOSS and any(value in activations for value in node.results)
-    )
+    return ops_with_weights(blocks.blocks[index].nodes, blocks.roles)
 
 
 def _alone(blocks: Blocks, counts: Counter[int], indices: Iterable[int]) -> dict[int, Ops]:
     """The ops of these blocks, in order, up to the first whose kind occurs more than once."""
-    once = takewhile(lambda index: counts[blocks.representative[index]] == 1, indices)
+    once = takewhile(lambda index: counts[blocks.families[index]] == 1, indices)
     return {index: _ops(blocks, index) for index in once}
 
 
