@@ -33,16 +33,19 @@ def find_layers(blocks: Blocks) -> Layers:
     Where norms come last in a layer, say, blocks begin in the middle of layers: of the first layer,
     the second part is in the first block of a run, and of the last one the first part is in a block
     behind the run. What goes on, block by block, with the ops that the run would go on with belongs
-    to a layer, too. A block of another kind beside layers that hands on what they hand on is one.
+    to a layer, too. A block of another kind beside a run that hands on what its layers hand on is a
+    layer, and elsewhere beside blocks of layers it is part of one.
     """
     families = blocks.families
     counts = Counter(families)
     found = {block for block, family in enumerate(families) if counts[family] > 1}
     number = len(found)
+    in_runs: set[int] = set()
     start = 0
     for family, run in groupby(families):
         end = start + len(list(run))
         if end - start > 1:
+            in_runs.update(range(start, end))
             layer = _ops(blocks, family)
             before = _alone(blocks, counts, range(start - 1, -1, -1))
             after = _alone(blocks, counts, range(end, len(families)))
@@ -55,20 +58,20 @@ def find_layers(blocks: Blocks) -> Layers:
         start = end
     if not found:
         return Layers(len(families), frozenset(range(len(families))))
-    others = _others(blocks, found)
-    return Layers(number + len(others), frozenset(found | others))
+    more = _others(blocks, in_runs) - found
+    found |= more
+    return Layers(number + len(more), frozenset(found | _others(blocks, found)))
 
 
-def _others(blocks: Blocks, found: Collection[int]) -> set[int]:
-    """The blocks beside the layers found, and beside each other, that hand on what these do."""
+def _others(blocks: Blocks, layers: Collection[int]) -> set[int]:
+    """The blocks beside these layers, and beside each other, that hand on what these do."""
     every = range(len(blocks.blocks))
-    others: set[int] = set()
+    known = set(layers)
     for order, back in ((every, -1), (reversed(every), 1)):
         for index in order:
-            known = index + back in found or index + back in others
-            if known and index not in found and _is_like(blocks, index, index + back):
-                others.add(index)
-    return others
+            if index + back in known and _is_like(blocks, index, index + back):
+                known.add(index)
+    return known.difference(layers)
 
 
 def _is_like(blocks: Blocks, index: int, layer: int) -> bool:

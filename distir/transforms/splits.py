@@ -33,7 +33,8 @@ class Splits:
 
         A parameter carries the axis in an op that depends on an input, the axis does not cross the
         block's border, no op needs it whole, and it is summed only against parameters or chosen
-        rows of them. An axis that never occurs without another internal axis is left out.
+        rows of them. Of attention's heads a norm may take the mean, too: devices add up a number
+        per token. An axis that never occurs without another internal axis is left out.
         """
         return self._internal_and_secondary[0]
 
@@ -94,9 +95,7 @@ class Splits:
         found = {
             axis: place
             for place, axis in enumerate(
-                axis
-                for axis in tally.internal
-                if axis not in passed and not tally.is_at_border(axis)
+                axis for axis in tally.internal if axis not in passed and not tally.is_barred(axis)
             )
         }
         for axis in self._read_whole(found):
@@ -158,12 +157,17 @@ class _Tally:
         """Forgets what was counted."""
         self.internal: dict[Axis, None] = {}
         """Axes that a parameter, or chosen rows of one, carries in an op that depends on an input,
-        and that no op needs whole or sums without a parameter."""
+        and that no op but a norm needs whole or sums without a parameter."""
         self.experts: dict[Axis, None] = {}
         """Axes that a product goes over in parallel, with parameters and with activations."""
         self.outputs: dict[Axis, None] = {}
         """Axes of matrices of parameters that no op sums over or, unless it can be lowered, needs
         whole, apart from axes of experts and of chosen rows."""
+        self._normed: set[Axis] = set()
+        """Axes that norms read, or other ops that make one number of many and are no products: all
+        that devices would add up is small."""
+        self._between: set[Axis] = set()
+        """Axes of the iteration spaces of products between activations."""
         self.has_matrix = False
         """Whether an op sums over an axis of a parameter, or picks along one."""
         self._not_internal: set[Axis] = set()
@@ -180,13 +184,16 @@ class _Tally:
         for node in nodes:
             self._unread.add(node)
 
-    def is_at_border(self, axis: Axis) -> bool:
-        """Whether an axis crosses the piece's border apart from activations that are live there:
-        in a sample that no activation is combined with, or in a result that no op reads.
+    def is_barred(self, axis: Axis) -> bool:
+        """Whether an axis is no internal one after all: a norm reads it and it does not split
+        attention, or it crosses the piece's border apart from activations that are live there, in a
+        sample that no activation is combined with, or in a result that no op reads.
 
         Other results and samples may stay split, as the keys and values that an export takes from
         the previous step, or returns for the next one, do over attention's heads.
         """
+        if axis in self._normed and axis not in self._between:
+            return True
         return axis in self._samples or self._unread.carry(axis)
 
     def _count(self, nodes: Iterable[Node]) -> None:
@@ -208,8 +215,13 @@ class _Tally:
         whole = {axis for axis, kind in kinds.items() if kind is Kind.WHOLE}
         picked = {axis for axis, kind in kinds.items() if kind is Kind.PICK}
         unsafe = summed - (carried - samples)
-        self._bar(whole | picked | unsafe, self.internal, self._not_internal)
         lowerable = type(node.op).lower is not Op.lower
+        is_product = node.op.work(node.operand_types, node.result_types).kind is not OpClass.MEMORY
+        normed: set[Axis] = set() if is_product else unsafe | (whole if lowerable else set())
+        self._normed |= normed
+        if is_product and not weights and not chosen:
+            self._between |= kinds.keys()
+        self._bar((whole | picked | unsafe) - normed, self.internal, self._not_internal)
         self._bar(summed if lowerable else summed | whole, self.outputs, self._not_output)
         sums = {axis for axis in summed if kinds[axis] is Kind.SUM}
         self.has_matrix = self.has_matrix or not trained.isdisjoint(sums | picked)
@@ -278,7 +290,7 @@ class GrowingPiece:
         passed = self._entered.union(*map(self._axes.of, self._live))
         tally = self._tally
         return Splittable(
-            any(axis not in passed and not tally.is_at_border(axis) for axis in tally.internal),
+            any(axis not in passed and not tally.is_barred(axis) for axis in tally.internal),
             any(axis not in passed for axis in tally.outputs),
             tally.has_matrix,
         )
