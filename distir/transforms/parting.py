@@ -68,17 +68,23 @@ class Parting:
 
 
 def partings(function: Function) -> list[Parting]:
-    """All values that are cut into unequal parts and depend along this dim on parameters alone."""
+    """All values that are cut into unequal parts, or into equal ones of which one is cut into
+    unequal parts, and depend along this dim on parameters alone."""
     uses, producers = function.uses(), function.producers()
     by_value: dict[tuple[Value, int], list[_Piece]] = {}
     turned = {node.result: node for node in function.nodes if isinstance(node.op, Transpose)}
     for node in function.nodes:
         for piece in _pieces(node, function.constants, turned):
             by_value.setdefault((piece.whole, piece.dim), []).append(piece)
+    cut = {
+        place: _sizes(pieces, place[0].type.shape[place[1]]) for place, pieces in by_value.items()
+    }
+    unequal = {place for place, sizes in cut.items() if len(set(sizes)) > 1}
     found: list[Parting] = []
     for (whole, dim), pieces in by_value.items():
-        sizes = _sizes(pieces, whole.type.shape[dim])
-        if sizes is not None and _read_only_by(whole, pieces, function, uses):
+        sizes = cut[whole, dim]
+        is_wanted = (whole, dim) in unequal or any((each.result, dim) in unequal for each in pieces)
+        if sizes and is_wanted and _read_only_by(whole, pieces, function, uses):
             parts = Parts(function, uses, producers)
             values = parts.of(whole, Cut(dim, 1, sizes))
             if values is not None and parts.parameters:
@@ -167,14 +173,14 @@ def _stretches(node: Node, constants: Mapping[Value, Array | None]) -> list[tupl
     return []
 
 
-def _sizes(pieces: Sequence[_Piece], size: int) -> tuple[int, ...] | None:
-    """The sizes of the parts into which pieces cut a dim, if these are several, do not overlap, and
-    are not all equal; otherwise None."""
+def _sizes(pieces: Sequence[_Piece], size: int) -> tuple[int, ...]:
+    """The sizes of the parts into which pieces cut a dim, if these are several and do not overlap;
+    otherwise none."""
     parts = sorted({(each.start, each.size) for each in pieces})
     sizes = tuple(length for _, length in parts)
     ends = list(accumulate(sizes))
     is_tiled = [start for start, _ in parts] == [0, *ends[:-1]] and ends[-1] == size
-    return sizes if is_tiled and len(set(sizes)) > 1 else None
+    return sizes if is_tiled and len(sizes) > 1 else ()
 
 
 def _read_only_by(

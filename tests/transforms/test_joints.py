@@ -27,7 +27,7 @@ BATCH, LENGTH, HIDDEN, SIZE = 5, 7, 24, 4
 HEADS, GROUPS, FFN = 6, 2, 44
 
 
-def side_by_side(joined: bool, nested: bool, layers: int = 2) -> Function:
+def side_by_side(joined: bool, nested: bool, layers: int = 2, ffn: int = FFN) -> Function:
     """Layers in which one product makes queries, keys, values and the feed-forward's input, cut at
     once or one in the other, and in which one product takes both results if they are joined."""
     builder = Builder("side by side")
@@ -35,13 +35,13 @@ def side_by_side(joined: bool, nested: bool, layers: int = 2) -> Function:
     for number in range(layers):
         normed = builder.add(RMSNormalization(), x, builder.parameter(f"scale{number}", (HIDDEN,)))
         sizes = (HEADS * SIZE, GROUPS * SIZE, GROUPS * SIZE)
-        fused = builder.parameter(f"fused{number}", (HIDDEN, sum(sizes) + FFN))
+        fused = builder.parameter(f"fused{number}", (HIDDEN, sum(sizes) + ffn))
         made = builder.add(MatMul(), normed, fused)
         if nested:
-            first, inner = builder.apply(Split(2, (sum(sizes), FFN)), made)
+            first, inner = builder.apply(Split(2, (sum(sizes), ffn)), made)
             queries, keys, values = builder.apply(Split(2, sizes), first)
         else:
-            queries, keys, values, inner = builder.apply(Split(2, (*sizes, FFN)), made)
+            queries, keys, values, inner = builder.apply(Split(2, (*sizes, ffn)), made)
         attended = _attended(builder, queries, keys, values)
         x = builder.add(
             Add(), x, _output(builder, attended, builder.add(Relu(), inner), joined, number)
@@ -68,12 +68,12 @@ def _attended(builder: Builder, queries: Value, keys: Value, values: Value) -> V
 
 
 def _output(builder: Builder, attended: Value, inner: Value, joined: bool, number: int) -> Value:
-    rows = HEADS * SIZE
+    rows, ffn = HEADS * SIZE, inner.type.shape[-1]
     if joined:
         both = builder.add(Concat(-1), attended, inner)
-        return builder.add(MatMul(), both, builder.parameter(f"out{number}", (rows + FFN, HIDDEN)))
+        return builder.add(MatMul(), both, builder.parameter(f"out{number}", (rows + ffn, HIDDEN)))
     out = builder.add(MatMul(), attended, builder.parameter(f"out{number}", (rows, HIDDEN)))
-    down = builder.add(MatMul(), inner, builder.parameter(f"down{number}", (FFN, HIDDEN)))
+    down = builder.add(MatMul(), inner, builder.parameter(f"down{number}", (ffn, HIDDEN)))
     return builder.add(Add(), out, down)
 
 
@@ -113,6 +113,14 @@ def test_attention_and_feed_forward_are_both_split(joined: bool, nested: bool) -
     assert {axis.size for axis in program.blocks.head_axes} == {GROUPS}
     assert {axis.size for axis in program.blocks.internal_axes} == {GROUPS, FFN}
     assert {axis.size for axis in program.blocks.inner_axes.values()} == {HEADS // GROUPS}
+    assert program.num_layers == 2
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_feed_forward_as_wide_as_queries_keys_and_values_together_is_split(joined: bool) -> None:
+    ffn = (HEADS + 2 * GROUPS) * SIZE
+    program = build_program(side_by_side(joined, True, ffn=ffn), training=True, loss="mse")
+    assert {axis.size for axis in program.blocks.internal_axes} == {GROUPS, ffn}
     assert program.num_layers == 2
 
 
