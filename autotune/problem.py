@@ -56,7 +56,7 @@ class Problem:
     """The options that state this space; empty where no options do."""
     searched: Searched | None = None
     """The values that the space was stated with; None where it was made otherwise."""
-    framework: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    framework: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """The framework that the space is for, as studies keep it beside what was stated: its name
     (`framework`), and whether what it cannot state is searched too (`search_all`). Empty: none."""
     statement: ProblemStatement | None = None
