@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import compress, islice
+from itertools import compress, count, groupby, islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotune.objectives.objective import Objective
@@ -15,6 +15,7 @@ from autotune.reports.quantities import choice_heading, memory_use
 from autotune.study.trial import Trial
 from distir.errors import DistirError
 from distir.factoring import divisors
+from distir.metrics import iteration_seconds
 from distir.strategies import FIELDS
 from distir.strategy import MOST_MICROBATCHES, Strategy
 from distir.units import percent, short_bytes, short_seconds
@@ -81,12 +82,13 @@ SAVINGS: tuple[dict[str, Any], ...] = (
     {"zero": 3, "recompute": "full", "offload": "optimizer,parameters"},
     {"zero": 3, "recompute": "full", "offload": "optimizer,parameters,activations"},
 )
-"""Changes that save memory, those that cost least time first."""
+"""Changes that save memory."""
 
 
 def what_would_fit(problem: Problem, strategy: Strategy) -> str | None:
     """A sentence that names the least change of a plan with which it would fit, on the same
-    degrees; None if there is none, or it fits."""
+    degrees; None if there is none, or it fits. Of changes of as many choices the fastest is the
+    least."""
     made = _least_change(problem, strategy)
     if made is None:
         return None
@@ -116,15 +118,31 @@ def kept_out(problem: Problem) -> str | None:
 
 
 def _least_change(problem: Problem, strategy: Strategy) -> Strategy | None:
+    """Of the plans that fit, the fastest of those with fewest changes; None if none fits."""
     batch = problem.batch_size // strategy.dp
     most = max(each for each in divisors(batch) if each <= MOST_MICROBATCHES)
     savings = SAVINGS if problem.mode == "training" else ()
-    for pieces in dict.fromkeys((strategy.microbatches, most)):
-        for saving in ({}, *savings):
-            made = _changed(problem, replace(strategy, microbatches=pieces), saving)
-            if made is not None and made != strategy and problem.simulate(made).feasible:
-                return made
+    made = (
+        _changed(problem, replace(strategy, microbatches=pieces), saving)
+        for pieces in _more_microbatches(strategy.microbatches, most)
+        for saving in ({}, *savings)
+    )
+    different = {each for each in made if each is not None and each != strategy}
+    by_changes = sorted(different, key=lambda each: len(_changes(strategy, each)))
+    for _, alike in groupby(by_changes, key=lambda each: len(_changes(strategy, each))):
+        tried = list(alike)
+        table = problem.simulator.simulate_many(tried)
+        seconds = table.metrics[iteration_seconds.name]
+        found = [n for n, feasible in enumerate(table.feasible) if feasible]
+        if found:
+            return tried[min(found, key=lambda n: (seconds[n], tried[n].label))]
     return None
+
+
+def _more_microbatches(known: int, most: int) -> list[int]:
+    """Numbers of microbatches from one on, doubling, to the `most` that there can be."""
+    doubled = takewhile(lambda each: each < most, (known << n for n in count()))
+    return [*(each for each in doubled if most % each == 0), most]
 
 
 def _changed(problem: Problem, strategy: Strategy, saving: Mapping[str, Any]) -> Strategy | None:
@@ -136,9 +154,13 @@ def _changed(problem: Problem, strategy: Strategy, saving: Mapping[str, Any]) ->
     return None if problem.space.impossible(made) else made
 
 
+def _changes(before: Strategy, after: Strategy) -> list[str]:
+    """The choices in which plans differ."""
+    return [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
+
+
 def _said_changes(before: Strategy, after: Strategy) -> str:
-    changed = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
-    said = [f"{choice_heading(name)} {getattr(after, name)}" for name in changed]
+    said = [f"{choice_heading(name)} {getattr(after, name)}" for name in _changes(before, after)]
     return " and ".join(said)
 
 
