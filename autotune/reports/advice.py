@@ -19,6 +19,7 @@ from distir.metrics import iteration_seconds
 from distir.strategies import FIELDS
 from distir.strategy import MOST_MICROBATCHES, Strategy
 from distir.units import percent, short_bytes, short_seconds
+from distir.workload import OPTIMIZERS
 
 if TYPE_CHECKING:
     from autotune.exhaustive.certificate import Certificate
@@ -52,7 +53,7 @@ def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Ite
     fitting = what_would_fit(problem, closest.strategy)
     if fitting is not None:
         yield fitting
-    yield f"What would help: {_remedy(breakdown(problem, closest.strategy))}"
+    yield f"What would help: {_remedy(problem, breakdown(problem, closest.strategy))}"
     yield from _more_choices(problem)
     yield from _more_devices(problem)
 
@@ -180,18 +181,28 @@ def conclusions(problem: Problem, plan: Breakdown) -> Iterator[str]:
     )
 
 
-def _remedy(plan: Breakdown) -> str:
+def _remedy(problem: Problem, plan: Breakdown) -> str:
+    training = problem.mode == "training"
     activations = plan.memory.get("activations_bytes", 0.0) + plan.memory.get("buffers_bytes", 0.0)
     if 2 * activations > plan.total_bytes:
-        again = "recomputation, " if plan.strategy.recompute == "none" else ""
+        again = "recomputation, " if training and plan.strategy.recompute == "none" else ""
         return (
             f"activations hold most of it: {again}a smaller --batch-size or a shorter "
             "--sequence-length."
         )
+    if not training:
+        return (
+            "parameters hold most of it: more --devices, devices with more memory, or a lower "
+            "--precision."
+        )
     sharded = "ZeRO, " if plan.strategy.zero < 3 and plan.strategy.dp * plan.strategy.cp > 1 else ""
+    leanest = min(OPTIMIZERS, key=lambda name: OPTIMIZERS[name].num_moments)
+    others = f"a lower --precision, or --optimizer {leanest}"
+    if problem.settings.get("optimizer") == leanest:
+        others = "or a lower --precision"
     return (
         f"the model's state (parameters, gradients, optimizer) holds most of it: {sharded}more "
-        "--devices, devices with more memory, a lower --precision, or --optimizer sgd."
+        f"--devices, devices with more memory, {others}."
     )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from autotune.problem import Problem, load_problem
-from autotune.reports.advice import what_would_fit
+from autotune.reports.advice import advice, what_would_fit
+from autotune.study.trial import Trial
 from distir.factoring import divisors
 from distir.strategy import Strategy
 
@@ -38,3 +42,26 @@ def test_one_change_is_advised_where_one_will_do(model: str, cluster: str) -> No
         assert said.startswith(f"With {min(fitting, key=lambda each: fitting[each])} it would fit")
     else:
         assert " and " in said.partition(" it would fit")[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "absent"),
+    [
+        ({}, "--optimizer sgd", ()),
+        ({"optimizer": "sgd"}, "optimizer", ("--optimizer",)),
+        ({"mode": "inference"}, "parameters hold", ("optimizer", "gradients", "ZeRO")),
+    ],
+    ids=["training", "sgd", "inference"],
+)
+def test_what_would_help_is_there_to_be_changed(
+    options: dict[str, Any], named: str, absent: tuple[str, ...]
+) -> None:
+    problem = load_problem("llama3-70b", "p3-v100-16gb", devices=8, **options)
+    objective = problem.objective("throughput")
+    strategy = Strategy(tp=8, microbatches=problem.batch_size)
+    if problem.mode == "training":
+        strategy = replace(strategy, recompute="full")
+    closest = Trial(0, strategy, problem.simulate(strategy), None)
+    (help_line,) = (x for x in advice(problem, objective, closest) if x.startswith("What would"))
+    assert named in help_line
+    assert not [word for word in absent if word in help_line]
