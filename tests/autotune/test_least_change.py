@@ -62,6 +62,7 @@ def test_what_would_help_is_there_to_be_changed(
     if problem.mode == "training":
         strategy = replace(strategy, recompute="full")
     closest = Trial(0, strategy, problem.simulate(strategy), None)
-    (help_line,) = (x for x in advice(problem, objective, closest) if x.startswith("What would"))
+    said = advice(problem, objective, closest)
+    help_line = next(each for each in said if each.startswith("What would help"))
     assert named in help_line
     assert not [word for word in absent if word in help_line]

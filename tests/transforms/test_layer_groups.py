@@ -62,7 +62,19 @@ def test_layers_of_several_kinds_are_counted_and_recomputed(kinds: str) -> None:
     """As every fourth layer rotates no positions, or one has other widths."""
     program = _layers(kinds, {"a": 112, "A": 112, "B": 160})
     assert program.num_layers == len(kinds)
+    _check_layers(program, len(kinds))
+
+
+def test_blocks_between_layers_that_never_follow_each_other_are_parts_of_layers() -> None:
+    """They are recomputed, and not counted beside the layers that they belong to."""
+    program = _layers("aBaCa", {"a": 112, "B": 160, "C": 176})
+    assert program.num_layers == 3
+    _check_layers(program, 5)
+
+
+def _check_layers(program: Program, count: int) -> None:
+    """Checks that all weights of so many layers, and no others, are in the layers of a program."""
     blocks = [program.blocks.blocks[index] for index in program.layers]
     names = {value.name for block in blocks for value in block.parameters}
-    assert {f"{part}{place}" for part in "ud" for place in range(len(kinds))} <= names
+    assert {f"{part}{place}" for part in "ud" for place in range(count)} <= names
     assert names.isdisjoint({"table", "last"})
