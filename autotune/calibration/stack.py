@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 
 from autotune.calibration.calibrate import Calibration, ConstantFit
@@ -24,13 +25,16 @@ def stack_text(
     name: str,
     source: str,
     products: str | None = None,
+    doubts: Sequence[str] = (),
 ) -> str:
     """A stack with the facts of `base` and the fitted constants, as TOML that `--stack` reads.
-    `products` is the path of a file of measured products that belongs to it."""
+    `products` is the path of a file of measured products that belongs to it; `doubts` of the times
+    that the constants are fitted to are remarks, as the file outlives what a terminal said."""
     facts = _FACTS
     lines = [
         f'name = "{name}"',
         f'summary = "{base.name}, with constants fitted to {source}"',
+        *("# doubted: " + " ".join(said.split()) for said in doubts),
         "",
         *(f"{fact} = {_toml(getattr(base, fact))}" for fact in facts),
         *([] if products is None else [f"products = {json.dumps(products)}"]),

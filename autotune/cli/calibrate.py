@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if hasattr(arguments, "products"):
             _write_products(rows, calibration, arguments)
         if path is not None:
-            _write(path, calibration, arguments)
+            _write(path, calibration, doubted, arguments)
     plain = {"file": arguments.file, **calibration.to_dict(), "rows_excluded": _counts(left_out)}
     plain["doubts"] = doubted
     output.write(plain, lambda: _shown(arguments, calibration, left_out, doubted))
@@ -110,7 +110,11 @@ def _calibration(
     doubted = doubts(rows)
     for said in doubted:
         note(said)  # fitting takes long
-    return rows, left_out, calibrate_priced(rows, constants, note), doubted
+    try:
+        return rows, left_out, calibrate_priced(rows, constants, note), doubted
+    except DistirError as error:
+        # Such times are the likely reason, and notes may be off.
+        raise DistirError(" ".join([f"{error}.", *doubted])) if doubted else error from None
 
 
 def _write_products(
@@ -159,14 +163,17 @@ def _constants(arguments: argparse.Namespace) -> list[Constant] | None:
     return [known[name] for name in wanted]
 
 
-def _write(path: str, calibration: Any, arguments: argparse.Namespace) -> None:
+def _write(
+    path: str, calibration: Any, doubted: Sequence[str], arguments: argparse.Namespace
+) -> None:
     from autotune.calibration import stack_text
     from distir.cost import load_stack
 
     base = load_stack(arguments.stack)
     products = getattr(arguments, "products", None)
     beside = products and os.path.relpath(products, Path(path).parent)
-    text = stack_text(calibration, base, Path(path).stem, Path(arguments.file).name, beside)
+    runs = Path(arguments.file).name
+    text = stack_text(calibration, base, Path(path).stem, runs, beside, doubted)
     write_text(path, text + "\n")
     note(f"wrote {path}; use it with --stack {path}")
 

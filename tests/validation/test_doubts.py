@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.cli import main
 from autotune.validation import Timed, doubts_of
+from distir.cost import load_stack
 from tests.validation.rows import write_csv
 
 MEASURED = Path(__file__).parents[2] / "examples" / "measurements.csv"
@@ -52,18 +53,41 @@ def test_slow_and_fast_rows_are_told_apart() -> None:
 def test_commands_doubt_milliseconds_and_not_seconds(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with MEASURED.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    times = ("iteration_time_s", "iter_time_derived_s")
-    in_ms = [
-        {**row, **{name: repr(1e3 * float(row[name])) for name in times if row[name]}}
-        for row in rows
-    ]
     options = ["--constants", "product_efficiency"] if command == "calibrate" else []
-    for name, stated, expected in (("s", rows, 0), ("ms", in_ms, 1)):
-        path = str(write_csv(tmp_path / f"{name}.csv", *stated))
-        plain = tmp_path / f"{name}.json"
+    in_ms = _in_milliseconds(tmp_path / "ms.csv")
+    for path, expected in ((str(MEASURED), 0), (in_ms, 1)):
+        plain = tmp_path / "told.json"
         assert main([command, path, *options, "--json", str(plain), "--quiet"]) == 0
         assert len(json.loads(plain.read_text(encoding="utf-8"))["doubts"]) == expected
         said = " ".join(capsys.readouterr().out.split())
         assert ("look like milliseconds" in said) == bool(expected)
+
+
+def _in_milliseconds(path: Path) -> str:
+    """Published runs whose times are stated a thousand times too long."""
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    times = ("iteration_time_s", "iter_time_derived_s")
+    for row in rows:
+        row.update({name: repr(1e3 * float(row[name])) for name in times if row[name]})
+    return str(write_csv(path, *rows))
+
+
+def test_a_stack_that_is_fitted_to_doubted_times_says_so(tmp_path: Path) -> None:
+    path = _in_milliseconds(tmp_path / "ms.csv")
+    stack = tmp_path / "own.toml"
+    options = ["--constants", "product_efficiency", "--output", str(stack), "--quiet"]
+    assert main(["calibrate", path, *options]) == 0
+    (said,) = [line for line in stack.read_text("utf-8").splitlines() if line.startswith("# doubt")]
+    assert "look like milliseconds" in said
+    assert load_stack(str(stack)).name == "own"
+
+
+def test_where_doubted_times_tell_nothing_the_error_says_that_they_are_doubted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _in_milliseconds(tmp_path / "ms.csv")
+    assert main(["calibrate", path, "--constants", "network_link_efficiency", "--quiet"]) != 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "tell none of the constants" in said
+    assert "look like milliseconds" in said
