@@ -19,6 +19,7 @@ from autotune.trackers.mlflow import MlflowTracker
 from autotune.trackers.mlflow import tracker as writing
 from autotune.trackers.mlflow.database import unsynced
 from autotune.trackers.mlflow.entries import noteworthy, shown_metrics
+from autotune.trackers.mlflow.store import Store
 from autotune.trackers.study_files import Written, files_of
 
 writes_a_database = pytest.mark.slow(seconds=2)
@@ -154,6 +155,51 @@ def test_the_grid_of_a_problem_is_written_once(tmp_path: Path) -> None:
     points = MlflowClient(uri).get_metric_history(line.info.run_id, height)
     assert max(point.step for point in points) == 8, "the line is as long as the longest search"
     assert len({point.value for point in points}) == 1
+
+
+@writes_a_database
+def test_searches_that_write_the_grid_at_once_leave_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    solve(toy_problem(), Search(trials=9, sampler="random"), tracker=MlflowTracker(uri))
+    looked: list[bool] = []
+    look = Store.finished
+
+    def too_early(store: Store, condition: str) -> list[str]:
+        looked.append(True)
+        return [] if len(looked) == 1 else look(store, condition)
+
+    monkeypatch.setattr(Store, "finished", too_early)
+    result = solve(toy_problem(), Search(trials=4), tracker=MlflowTracker(uri))
+    client = MlflowClient(uri)
+    (grid,) = runs(result, client, kind="study", searcher="grid")
+    parents = {
+        run.data.tags["mlflow.parentRunId"]
+        for run in runs(result, client, kind="trial", searcher="grid")
+    }
+    assert parents == {grid.info.run_id}
+    height = "search/best_throughput_samples_per_second"
+    assert max(point.step for point in client.get_metric_history(grid.info.run_id, height)) == 8
+
+
+@writes_a_database
+def test_a_grid_that_was_interrupted_later_does_not_hide_the_finished_one(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    result = solve(toy_problem(), Search(trials=4), tracker=MlflowTracker(uri))
+    client = MlflowClient(uri)
+    (grid,) = runs(result, client, kind="study", searcher="grid")
+    names = ("kind", "searcher", "problem")
+    tags = {name: grid.data.tags[name] for name in names}
+    later = client.create_run(grid.info.experiment_id, tags=tags)
+    client.set_terminated(later.info.run_id, "KILLED")
+    solve(toy_problem(), Search(trials=4, sampler="random"), tracker=MlflowTracker(uri))
+    grids = runs(result, client, kind="study", searcher="grid")
+    assert {run.info.run_id for run in grids} == {grid.info.run_id, later.info.run_id}
 
 
 @writes_a_database

@@ -8,7 +8,6 @@ import os
 import tempfile
 import warnings
 from collections.abc import Generator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -161,11 +160,22 @@ class Store:
         """What a run is about; MLflow keeps equal ones once."""
         self._attempt(lambda: self._client.log_inputs(run_id, datasets))
 
-    def finished(self, condition: str) -> str | None:
-        """A finished run that meets a condition, if there is one."""
-        search = partial(self._client.search_runs, [self.experiment_id], condition, max_results=1)
-        found = (run.info for run in self._attempt(search))
-        return next((info.run_id for info in found if info.status == "FINISHED"), None)
+    def finished(self, condition: str) -> list[str]:
+        """The finished runs that meet a condition, the first that was begun first."""
+        found = [run.info for run in self.runs(f"{condition} and attributes.status = 'FINISHED'")]
+        return [each.run_id for each in sorted(found, key=lambda x: (x.start_time, x.run_id))]
+
+    def delete(self, run_id: str) -> None:
+        """Takes a run away, with those that it is the parent of."""
+        for each in self.runs(f"tags.`mlflow.parentRunId` = '{run_id}'"):
+            self._delete(each.info.run_id)
+        self._delete(run_id)
+
+    def _delete(self, run_id: str) -> None:
+        self._attempt(lambda: self._client.delete_run(run_id) or True, lambda: self._gone(run_id))
+
+    def _gone(self, run_id: str) -> bool | None:
+        return None if self.has(run_id) else True
 
 
 def connected(uri: str) -> MlflowClient:

@@ -134,8 +134,9 @@ class StudyWriter:
             if each.info.run_id != besides and not memory.lives(worker):
                 self._store.kill(each.info.run_id)
 
-    def _grid_run(self, header: StudyHeader) -> str | None:
-        """The run of this problem's grid, if it is written already."""
+    def _grid_runs(self, header: StudyHeader) -> list[str]:
+        """The runs of this problem's grid that are written already: one, unless several searches
+        have just written theirs at once."""
         key = problem_key(header)
         return self._store.finished(f"tags.searcher = 'grid' and tags.problem = '{key}'")
 
@@ -163,11 +164,28 @@ class StudyWriter:
         """Writes the grid as a study: its best, as a line as long as the longest search, which so
         many trials may be, and what is noteworthy of it. A grid that is there gets its line longer.
         """
-        there = self._grid_run(header)
-        if there is not None:
-            made = StudyRun(there, header.objective, "grid", header.problem.batch_size)
+        there = self._grid_runs(header)
+        if there:
+            made = StudyRun(there[0], header.objective, "grid", header.problem.batch_size)
             self._line(made, grid, (trials - 1,))
             return
+        self._new_grid(header, grid, trials)
+        # Other searches may have written theirs meanwhile. Whoever is last sees all; one is kept,
+        # with the longest line.
+        same = self._grid_runs(header)
+        if len(same) > 1:
+            steps = max(self._length(each, header) for each in same)
+            made = StudyRun(same[0], header.objective, "grid", header.problem.batch_size)
+            self._line(made, grid, (steps,))
+            for each in same[1:]:
+                self._store.delete(each)
+
+    def _length(self, run_id: str, header: StudyHeader) -> int:
+        """The last step of the line of a grid."""
+        steps = self._store.steps_of(run_id, f"{SEARCH}best_{header.objective.metric}")
+        return max(steps, default=0)
+
+    def _new_grid(self, header: StudyHeader, grid: Grid, trials: int) -> None:
         run = self.open(header, f"grid, all {grid.space_size}", "grid")
         self._line(run, grid, (0, max(1, trials - 1)))
         run.best_cost = None if grid.best is None else grid.best.cost
