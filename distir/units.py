@@ -27,6 +27,7 @@ __all__ = [
     "Quantity",
     "Unit",
     "UnitError",
+    "counted",
     "format_bytes",
     "format_bytes_per_second",
     "format_flops",
@@ -182,7 +183,9 @@ Unit: TypeAlias = Callable[[float], str]
 
 
 def short_seconds(seconds: float) -> str:
-    """`0.105` as `105 ms`."""
+    """`0.105` as `105 ms`, `37614` as `37,614 s`."""
+    if 999.5 <= abs(seconds) < _LONG:
+        return f"{short_number(seconds)} s"
     return format_seconds(seconds, digits=3)
 
 
@@ -192,6 +195,11 @@ def short_days(seconds: float) -> str:
         if seconds >= length:
             return f"{short_number(seconds / length)} {unit}"
     return short_seconds(seconds)
+
+
+def counted(count: int, what: str, plural: str = "s") -> str:
+    """`1 chunk`, `2 chunks`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}{plural}"
 
 
 def short_bytes(size: float) -> str:

@@ -23,6 +23,7 @@ function digits(value) {
 }
 
 function seconds(value) {
+  if (Math.abs(value) >= 999.5) return Math.round(value).toLocaleString("en-US") + " s";
   for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["us", 1e-6]])
     if (Math.abs(value) >= factor) return digits(value / factor) + " " + unit;
   return value === 0 ? "0 s" : digits(value / 1e-9) + " ns";
@@ -269,7 +270,7 @@ const draw = {
 
   lines(element, found) {
     const unit = units[found.unit];
-    const held = Math.max(...found.lines.flatMap((line) => line.points.map((point) => point[1])));
+    const held = greatest(found.lines.flatMap((line) => line.points.map((point) => point[1])));
     const limits = found.limits.filter((each) => each.value < FAR * held);
     const far = found.limits.filter((each) => each.value >= FAR * held).map((each) => `${each.label}: ${unit(each.value)}`);
     const most = Math.max(held, ...limits.map((each) => each.value));
@@ -419,7 +420,7 @@ const draw = {
   search(element, found) {
     const curves = found.samplers.flatMap((sampler) => sampler.curves);
     const tried = found.tried || [];
-    const worst = Math.max(0.01, ...[...curves, tried].flatMap((curve) => curve.filter((value) => value != null)));
+    const worst = greatest([0.01, ...[...curves, tried].flat().filter((value) => value != null)]);
     const most = Math.min(1, worst);
     const longest = Math.max(2, ...curves.map((curve) => curve.length));
     const label = (value) => (value === most && most < worst ? "≥ " : "") + percent(value);
@@ -448,7 +449,7 @@ const draw = {
     const said = ({ value, seriesName }) => lines(seriesName, ...value[2].split("; "));
     const along = ({ name, unit }, place, more) => axis({
       type: "value", scale: true, name, nameLocation: "middle",
-      ...(unit === "bytes" ? byteScale(Math.max(...[...found.trials, ...found.front].map((each) => each[place])), 6) : {}),
+      ...(unit === "bytes" ? byteScale(greatest([...found.trials, ...found.front].map((each) => each[place])), 6) : {}),
       axisLabel: { color: color("soft"), hideOverlap: true, formatter: units[unit] || digits }, ...more,
     });
     return base({
@@ -481,9 +482,14 @@ const draw = {
   },
 };
 
+// Of any number of values: a call takes no more than some ten thousand arguments for sure.
+function greatest(values) {
+  return values.reduce((most, value) => Math.max(most, value), -Infinity);
+}
+
 function extent(values, above = 1.15) {
   const usable = values.filter((value) => value != null && value > 0);
-  return usable.length ? { min: Math.min(...usable) / 1.15, max: Math.max(...usable) * above } : {};
+  return usable.length ? { min: -greatest(usable.map((value) => -value)) / 1.15, max: greatest(usable) * above } : {};
 }
 
 function shortName(choice) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -129,12 +130,16 @@ def _constants(of: Device | SoftwareStack | ClusterLevel | Host) -> Sequence[Seq
 
 
 def _said(name: str, value: Any) -> str:
+    if value is None:
+        return "no limit" if name == "size" else "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value).items()
         return ", ".join(f"{key} {_said(name, item)}" for key, item in items)
     if isinstance(value, (int, float)):
+        if math.isinf(value):
+            return "no limit"
         if name.endswith("_bytes_per_second"):
             return format_bytes_per_second(value)
         if name.endswith("_bytes"):

@@ -36,7 +36,7 @@ from distir.metrics import (
     reserved_memory_bytes,
     throughput_samples_per_second,
 )
-from distir.units import percent, short_bytes, short_seconds
+from distir.units import counted, percent, short_bytes, short_days, short_seconds
 
 if TYPE_CHECKING:
     from autotune.exhaustive.certificate import Certificate
@@ -93,7 +93,7 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
     sections += [*space_sections(result), *search_sections(result), *why_sections(result)]
     said = {
         "objective": f"{objective.name}, {'maximized' if objective.maximize else 'minimized'}",
-        "sampler": f"{result.sampler}, seed {result.seed}, {len(result.trials)} trials",
+        "sampler": f"{result.sampler}, seed {result.seed}, {counted(len(result.trials), 'trial')}",
     }
     sections.append(_assumed(problem, said, told))
     return Page(
@@ -414,6 +414,8 @@ def _facts(problem: Problem, objective: Objective, best: Trial) -> list[Fact]:
     return [Fact(heading(objective.metric), value, "the objective"), *found]
 
 
+_LONG_SECONDS = 600.0
+"""From here on an iteration is also told in minutes, hours or days."""
 _LARGE = (
     (throughput_samples_per_second.name, "samples per second"),
     (iteration_seconds.name, "iteration"),
@@ -443,6 +445,8 @@ def _metric_facts(
             detail = f"two runs in three: {short_seconds(least)} to {short_seconds(most)}"
         elif name == throughput_samples_per_second.name and band is not None:
             detail = f"± {percent(band.relative)}"
+        if name == iteration_seconds.name and value >= _LONG_SECONDS:
+            detail = f"{short_days(value)}; {detail}" if detail else short_days(value)
         found.append(Fact(label, said, detail))
     return found
 

@@ -16,7 +16,7 @@ from autotune.objectives.costs import EQUAL
 from autotune.study.trial import layout
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds
-from distir.strategy import Strategy
+from distir.strategy import MOST_MICROBATCHES, Strategy
 
 if TYPE_CHECKING:
     from autotune.problem import Problem
@@ -162,6 +162,7 @@ def other_batches(
             replace(each, microbatches=pieces)
             for each in candidates
             for pieces in (each.microbatches, max(1, round(each.microbatches * factor)))
+            if pieces <= MOST_MICROBATCHES
         }
         times: dict[Strategy, float] = {}
         for strategy in sorted(tried, key=lambda each: each.label):

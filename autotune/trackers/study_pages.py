@@ -18,6 +18,7 @@ from distir.metrics import (
     peak_memory_bytes,
     throughput_samples_per_second,
 )
+from distir.units import counted
 
 if TYPE_CHECKING:
     from autotune.objectives.objective import Objective
@@ -78,7 +79,7 @@ def described_study(result: TuneResult) -> str:
         lines += ["", f"Proved: nothing in the space of {result.proof.space_size:,} is better."]
     if result.regret is not None:
         behind = f"{lost(result.regret)} behind" if result.regret else "the best"
-        lines.append(f"{result.sampler} found {behind} in {len(result.trials)} trials.")
+        lines.append(f"{result.sampler} found {behind} in {counted(len(result.trials), 'trial')}.")
     listed = [f"- `{file.name}`: {file.what}" for file in FILES]
     lines += ["", "Files of a study:", "", *listed, "- `trials.json`: every trial"]
     return "\n".join(lines)

@@ -27,9 +27,11 @@ from autotune.page.reports import (
     study_page,
 )
 from autotune.problem import Problem
+from autotune.questions.usual import usual_plans
 from autotune.study.trial import regret_curve
 from autotune.templates import asset
 from distir import Simulator, Strategy
+from distir.limits import MOST_MICROBATCHES
 
 pytestmark = pytest.mark.not_quick
 
@@ -228,6 +230,37 @@ def test_constants_are_shown_with_their_sources() -> None:
     assert "NVIDIA" in rows["memory bytes"][2]
     sourced = [row for row in rows.values() if row[2]]
     assert len(sourced) > 30
+    assert rows["InfiniBand HDR: size"][1] == "no limit"
+    assert rows["host: all links bytes per second"][1] == "no limit"
+    said = {row[1] for row in rows.values()}
+    assert not said & {"None", "inf", "inf B/s"}
+
+
+def test_usual_plans_have_no_more_microbatches_than_a_plan_may_have() -> None:
+    there = load_problem("gpt2", "dgx-a100", devices=8, batch_size=2**23, space="small")
+    found = usual_plans(there, 8)
+    assert len(found) == 2
+    assert max(plan.microbatches for plan in found.values()) <= MOST_MICROBATCHES
+
+
+def test_a_page_draws_more_values_than_a_call_takes_arguments() -> None:
+    script = asset("page.js")
+    over_trials = ("curves, tried", "points.seconds", "usable)", "line.points", "found.trials")
+    spread = re.findall(r"Math\.(?:max|min)\([^;\n]*\.\.\.[^;\n]*", script)
+    assert not [call for call in spread if any(each in call for each in over_trials)]
+
+
+def test_a_long_iteration_is_told_in_hours_too() -> None:
+    there = load_problem("gpt2", "dgx-a100", devices=8, batch_size=2**23, space="small")
+    found = tune(there, trials=1, compare_grid=False)
+    page = study_page(found)
+    (time,) = (fact for fact in page.facts if fact.name == "iteration")
+    assert re.fullmatch(r"\d,\d{3} s", time.value)
+    assert re.match(r"[\d.]+ h; two runs in three: \d,\d{3} s to \d,\d{3} s", time.detail)
+    (assumed,) = (section for section in page.sections if section.name == "assumed")
+    tables = [block for block in assumed.blocks if isinstance(block, Table)]
+    rows = {row[0]: row[1] for table in tables for row in table.rows}
+    assert rows["sampler"].endswith(", 1 trial")
 
 
 def test_a_plan_that_does_not_fit_says_so() -> None:

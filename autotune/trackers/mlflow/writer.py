@@ -34,6 +34,7 @@ from autotune.trackers.study_pages import (
     rounded,
 )
 from autotune.trackers.tracker import StudyHeader, StudyMemory
+from distir.units import counted
 
 Files: TypeAlias = Sequence[tuple[str, str | bytes]]
 """Files by name."""
@@ -333,7 +334,7 @@ def _table_text(columns: dict[str, list[Any]]) -> str:
 
 def run_name(searcher: str, objective: Objective, trials: int) -> str:
     """What people read of the run of a study."""
-    return f"{searcher} {objective.name}, {trials} trials"
+    return f"{searcher} {objective.name}, {counted(trials, 'trial')}"
 
 
 def _regret_points(run: StudyRun, trial: Trial) -> list[Any]:

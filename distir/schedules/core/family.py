@@ -10,13 +10,13 @@ from distir.errors import ScheduleError
 from distir.registry import LAST, Registry
 from distir.schedules.core.rhythm import Rhythm
 from distir.schedules.core.schedule import Schedule
+from distir.units import counted
 
 __all__ = [
     "SCHEDULES",
     "ScheduleFamily",
     "ScheduleGenerator",
     "StagePlacement",
-    "counted",
     "schedule_family",
     "stages_on_ranks",
 ]
@@ -164,8 +164,3 @@ def stages_on_ranks(
     raise ValueError(
         "the placement is 'stated': only the schedule itself says where its stages are"
     )
-
-
-def counted(count: int, what: str, plural: str = "s") -> str:
-    """`1 chunk`, `2 chunks`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}{plural}"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from distir.errors import ScheduleError
 from distir.files import read_text
-from distir.schedules.core.family import ScheduleFamily, counted
+from distir.schedules.core.family import ScheduleFamily
 from distir.schedules.core.schedule import Schedule, parse_schedule
 from distir.schedules.core.validate import validate
+from distir.units import counted
 
 __all__ = ["family_of_file", "load_schedule"]
 
