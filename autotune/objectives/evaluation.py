@@ -53,13 +53,21 @@ def as_evaluation(raw: object) -> Evaluation:
         return _from_evaluation(raw)
     if isinstance(raw, Mapping):
         return _from_mapping(cast("Mapping[Any, Any]", raw))
-    if isinstance(raw, Real):
-        value = float(raw)
-        return Evaluation({VALUE: value}) if math.isfinite(value) else _no_number(value)
+    number = _number(raw)
+    if number is not None:
+        return Evaluation({VALUE: number}) if math.isfinite(number) else _no_number(number)
     return Evaluation.failure(
         f"the objective returned {type(raw).__name__} {_shown(raw)}; expected a number, a dict of "
         "numbers or an Evaluation"
     )
+
+
+def _number(raw: object) -> float | None:
+    """A number, or the only one of an array or a tensor without axes, as losses often are; None of
+    anything else."""
+    if not isinstance(raw, Real) and getattr(raw, "shape", None) == ():
+        raw = cast("Any", raw).item()
+    return float(raw) if isinstance(raw, Real) else None
 
 
 def _no_number(value: float) -> Evaluation:
@@ -83,12 +91,15 @@ def _from_evaluation(raw: Evaluation) -> Evaluation:
 
 
 def _from_mapping(raw: Mapping[Any, Any]) -> Evaluation:
-    wrong = [name for name, value in raw.items() if not isinstance(value, Real)]
-    if wrong:
-        return Evaluation.failure(
-            f"the objective's {_shown(wrong[0])} is {_shown(raw[wrong[0]])}; expected a number"
-        )
-    return Evaluation({str(name): float(value) for name, value in raw.items()})
+    numbers: dict[str, float] = {}
+    for name, value in raw.items():
+        number = _number(value)
+        if number is None:
+            return Evaluation.failure(
+                f"the objective's {_shown(name)} is {_shown(value)}; expected a number"
+            )
+        numbers[str(name)] = number
+    return Evaluation(numbers)
 
 
 def _shown(value: object) -> str:

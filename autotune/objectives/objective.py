@@ -147,6 +147,8 @@ def _missing(metric: str, evaluation: Evaluation) -> str | None:
     value = evaluation.metrics.get(metric)
     if finite(value) or (value is None and not evaluation.feasible):
         return None
+    if value is None and not metric:
+        return "the objective gave no metric: it returned no numbers at all"
     if value is None:
         known = ", ".join(evaluation.metrics) or "none"
         return f"the objective gave no metric {metric!r}; it gave {known}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+from distir.errors import ArgumentError
 from distir.ir.core import NodeBuilder, Value
 from distir.ir.function import Function
 from distir.ir.types import DType, TensorType
@@ -34,7 +36,10 @@ class Builder(NodeBuilder):
         return value
 
     def build(self, outputs: Sequence[Value]) -> Function:
-        """The function computing `outputs`, verified."""
+        """The function computing `outputs`, verified. Raises `ArgumentError` if they are no list of
+        values."""
+        if isinstance(cast("object", outputs), Value):
+            raise ArgumentError("build got one value; expected a list of values: build([value])")
         function = Function(
             name=self.name,
             inputs=tuple(self.inputs),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from autotune.api import Search, solve
@@ -51,6 +52,8 @@ class TestAnEvaluation(ObjectiveContract):
         (3, {"value": 3.0}),
         ({"a": 1, "b": 2.5}, {"a": 1.0, "b": 2.5}),
         (Evaluation({"c": 4}), {"c": 4.0}),
+        (np.array(3), {"value": 3.0}),
+        ({"a": np.array(1.5)}, {"a": 1.5}),
     ],
 )
 def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: object) -> None:
@@ -64,7 +67,8 @@ def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: obje
         (lambda: {"a": math.inf}, "the objective's a is inf"),
         (lambda: {"a": "x"}, "the objective's 'a' is 'x'; expected a number"),
         (lambda: None, "the objective returned NoneType None; expected a number"),
-        (dict, "the objective gave no metric"),
+        (dict, "the objective gave no metric: it returned no numbers at all"),
+        (lambda: np.ones(2), "the objective returned ndarray array([1., 1.]); expected a number"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda: sys.exit(3), "SystemExit: 3"),
     ],
