@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from distir.limits import MOST_MICROBATCHES
+
 
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
@@ -21,6 +23,12 @@ def divisors(number: int) -> tuple[int, ...]:
     for prime, power in _prime_powers(number):
         found = [each * prime**exponent for each in found for exponent in range(power + 1)]
     return tuple(sorted(found))
+
+
+def microbatch_counts(share: int) -> list[int]:
+    """Into how many equal microbatches a replica's share of the batch, in samples, can be cut,
+    ascending, as far as plans may have so many."""
+    return [each for each in divisors(share) if each <= MOST_MICROBATCHES]
 
 
 def _prime_powers(number: int) -> Iterator[tuple[int, int]]:

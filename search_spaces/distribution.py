@@ -16,8 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Protocol
 
-from distir.factoring import EXPERT_ORDERS, ExpertFactors, divisors, expert_factors
-from distir.limits import MOST_MICROBATCHES
+from distir.factoring import (
+    EXPERT_ORDERS,
+    ExpertFactors,
+    divisors,
+    expert_factors,
+    microbatch_counts,
+)
 from distir.rules import Rule, WorkloadFacts, degrees_fill, rules_of
 from distir.rules.memory import (
     keeping_is_for_training,
@@ -406,8 +411,8 @@ class _Domains:
     def microbatches(self, dp: int) -> Sequence[Value]:
         share = self.workload.batch_size // dp
         sizes = self.chosen.allowed(MICROBATCH_SIZE)
-        suited = [n for n in divisors(share) if not isinstance(sizes, tuple) or share // n in sizes]
-        return [pieces for pieces in suited if pieces <= MOST_MICROBATCHES]
+        counts = microbatch_counts(share)
+        return [n for n in counts if not isinstance(sizes, tuple) or share // n in sizes]
 
     def schedule(self, pp: int, microbatches: int) -> Sequence[Value]:
         if not self._training or pp == 1:

@@ -23,7 +23,7 @@ function digits(value) {
 }
 
 function seconds(value) {
-  if (Math.abs(value) >= 999.5) return Math.round(value).toLocaleString("en-US") + " s";
+  if (Math.abs(value) >= 999.5 && Math.abs(value) < 1e15) return Math.round(value).toLocaleString("en-US") + " s";
   for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["us", 1e-6]])
     if (Math.abs(value) >= factor) return digits(value / factor) + " " + unit;
   return value === 0 ? "0 s" : digits(value / 1e-9) + " ns";
@@ -487,9 +487,13 @@ function greatest(values) {
   return values.reduce((most, value) => Math.max(most, value), -Infinity);
 }
 
+function least(values) {
+  return values.reduce((found, value) => Math.min(found, value), Infinity);
+}
+
 function extent(values, above = 1.15) {
   const usable = values.filter((value) => value != null && value > 0);
-  return usable.length ? { min: -greatest(usable.map((value) => -value)) / 1.15, max: greatest(usable) * above } : {};
+  return usable.length ? { min: least(usable) / 1.15, max: greatest(usable) * above } : {};
 }
 
 function shortName(choice) {

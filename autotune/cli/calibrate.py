@@ -113,8 +113,10 @@ def _calibration(
     try:
         return rows, left_out, calibrate_priced(rows, constants, note), doubted
     except DistirError as error:
+        if not doubted:
+            raise
         # Such times are the likely reason, and notes may be off.
-        raise DistirError(" ".join([f"{error}.", *doubted])) if doubted else error from None
+        raise DistirError(" ".join([f"{error}.", *doubted])) from error
 
 
 def _write_products(

@@ -147,11 +147,10 @@ def _missing(metric: str, evaluation: Evaluation) -> str | None:
     value = evaluation.metrics.get(metric)
     if finite(value) or (value is None and not evaluation.feasible):
         return None
-    if value is None and not metric:
-        return "the objective gave no metric: it returned no numbers at all"
     if value is None:
-        known = ", ".join(evaluation.metrics) or "none"
-        return f"the objective gave no metric {metric!r}; it gave {known}"
+        named = f" {metric!r}" if metric else ""
+        known = ", ".join(evaluation.metrics) or "no numbers"
+        return f"the objective gave no metric{named}; it gave {known}"
     return f"the objective's {metric} is {value}"
 
 

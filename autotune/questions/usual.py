@@ -7,8 +7,8 @@ from itertools import product
 from typing import Any
 
 from autotune.problem import Problem
-from distir.factoring import divisors
-from distir.strategy import MOST_MICROBATCHES, Strategy
+from distir.factoring import divisors, microbatch_counts
+from distir.strategy import Strategy
 
 RECOMPUTED = ("none", "selective", "full")
 """Recomputation policies, the cheapest first."""
@@ -32,7 +32,7 @@ def _fully_sharded(problem: Problem) -> Iterator[Strategy]:
     (Zhao et al. 2023, PyTorch FSDP)."""
     share = problem.batch_size // problem.devices
     zero = 3 if problem.mode == "training" and problem.devices > 1 else 0
-    for policy, pieces in product(RECOMPUTED, _pieces(share) if share else ()):
+    for policy, pieces in product(RECOMPUTED, microbatch_counts(share) if share else ()):
         yield Strategy(dp=problem.devices, zero=zero, microbatches=pieces, recompute=policy)
 
 
@@ -46,17 +46,12 @@ def _model_parallel_as_needed(problem: Problem, node: int) -> Iterator[Strategy]
     degrees += [(widest, pp) for pp in divisors(devices // widest) if pp > 1]
     for tp, pp in degrees:
         dp = devices // (tp * pp)
-        microbatches = _pieces(max(1, problem.batch_size // dp))[-1]
+        microbatches = microbatch_counts(max(1, problem.batch_size // dp))[-1]
         made: dict[str, Any] = {"dp": dp, "tp": tp, "pp": pp, "microbatches": microbatches}
         if trains:
             made |= {"zero": 1 if dp > 1 else 0, "recompute": "selective"}
         yield Strategy(**made, sequence_parallel=tp > 1)
         yield Strategy(**made)
-
-
-def _pieces(share: int) -> list[int]:
-    """Numbers of microbatches into which a replica's share of the batch can be cut, ascending."""
-    return [each for each in divisors(share) if each <= MOST_MICROBATCHES]
 
 
 def _first_that_fits(problem: Problem, tried: Iterator[Strategy]) -> Strategy | None:

@@ -14,10 +14,10 @@ from autotune.reports.breakdown import Breakdown, breakdown
 from autotune.reports.quantities import choice_heading, memory_use
 from autotune.study.trial import Trial
 from distir.errors import DistirError
-from distir.factoring import divisors
+from distir.factoring import microbatch_counts
 from distir.metrics import iteration_seconds
 from distir.strategies import FIELDS
-from distir.strategy import MOST_MICROBATCHES, Strategy
+from distir.strategy import Strategy
 from distir.units import percent, short_bytes, short_seconds
 from distir.workload import OPTIMIZERS
 
@@ -102,7 +102,7 @@ def kept_out(problem: Problem) -> str | None:
     fit: what it needs, and with what least change it would fit. None if it fits or cannot be
     made."""
     dp = problem.devices
-    pieces = min(max(1, problem.batch_size // dp), MOST_MICROBATCHES)
+    pieces = microbatch_counts(max(1, problem.batch_size // dp))[-1]
     plain = Strategy(dp=dp, microbatches=pieces)
     if problem.space.impossible(plain):
         return None
@@ -121,7 +121,7 @@ def kept_out(problem: Problem) -> str | None:
 def _least_change(problem: Problem, strategy: Strategy) -> Strategy | None:
     """Of the plans that fit, the fastest of those with fewest changes; None if none fits."""
     batch = problem.batch_size // strategy.dp
-    most = max(each for each in divisors(batch) if each <= MOST_MICROBATCHES)
+    most = microbatch_counts(batch)[-1]
     savings = SAVINGS if problem.mode == "training" else ()
     made = (
         _changed(problem, replace(strategy, microbatches=pieces), saving)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.errors import DistirError
-from distir.factoring import divisors
+from distir.factoring import divisors, microbatch_counts
 from distir.limits import MOST_MICROBATCHES
 from distir.rules.facts import WorkloadFacts
 from distir.rules.rule import Advice
@@ -38,8 +38,7 @@ def microbatches_divide_share(workload: WorkloadFacts, dp: int, microbatches: in
 
 def microbatches_to_try(workload: WorkloadFacts, dp: int) -> Advice:
     """Numbers that divide a replica's share."""
-    suited = divisors(workload.batch_size // dp)
-    return {"microbatches": [pieces for pieces in suited if pieces <= MOST_MICROBATCHES]}
+    return {"microbatches": microbatch_counts(workload.batch_size // dp)}
 
 
 # --- blocks ---------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ from numpy.typing import NDArray
 from distir.arrays import Codes, Floats, Indices, distinct, distinct_rows
 from distir.cost import CostModel, Work
 from distir.cost.amounts import Divergence, many
-from distir.limits import MOST_MICROBATCHES
+from distir.factoring import microbatch_counts
 from distir.schedules import (
     CompiledSchedule,
     ScheduleFamily,
@@ -154,8 +154,7 @@ class Bounds:
     def _state_bytes(self) -> float:
         """Parameters, gradients and optimizer state on a single device."""
         batch = self._workload.batch_size
-        most = next(n for n in range(min(batch, MOST_MICROBATCHES), 0, -1) if batch % n == 0)
-        alone = Strategies.of([Strategy(microbatches=most)])
+        alone = Strategies.of([Strategy(microbatches=microbatch_counts(batch)[-1])])
         return float(self._models.wholes(alone, splits=False).state[:, 0].sum())
 
     # --- the first choices -----------------------------------------------------------------------
