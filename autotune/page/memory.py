@@ -21,18 +21,28 @@ RESERVE = "reserve_bytes"
 
 def over_the_step(step: Step, result: SimulationResult) -> dict[str, Any]:
     """Bytes of tensors on a device of each rank over one step, against what there is. Between two
-    points the value of the first one holds."""
+    points the value of the first one holds. `actions` are those that are drawn of the rank that has
+    most, of `all_actions`."""
     lines: list[dict[str, Any]] = []
+    all_actions = 0
     for rank in spaced(len(step.state), MOST_RANKS):
-        held = [each for each in step.holdings if each.rank == rank][:MOST_ACTIONS]
+        held = [each for each in step.holdings if each.rank == rank]
+        all_actions = max(all_actions, len(held))
         state = step.state[rank].total
         points: list[tuple[float, float]] = [(0.0, state)]
-        for each in held:
+        for each in held[:MOST_ACTIONS]:
             points += [(each.start, state + each.peak), (each.end, state + each.after)]
-        if held and len(held) < MOST_ACTIONS:
+        if held and len(held) <= MOST_ACTIONS:
             points.append((step.seconds, state + held[-1].after))
         lines.append({"label": f"rank {rank}", "points": points})
-    return {"unit": "bytes", "lines": lines, "limits": limits(result), "seconds": step.seconds}
+    return {
+        "unit": "bytes",
+        "lines": lines,
+        "limits": limits(result),
+        "seconds": step.seconds,
+        "actions": min(all_actions, MOST_ACTIONS),
+        "all_actions": all_actions,
+    }
 
 
 def limits(result: SimulationResult) -> list[dict[str, Any]]:

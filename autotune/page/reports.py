@@ -567,13 +567,7 @@ def simulated_sections(
     held = memory.holders(results)
     bytes_: list[Block] = [
         *notes,
-        Chart(
-            "lines",
-            "What a device holds over one step",
-            memory.over_the_step(step, first),
-            f"Tensors on a device of each rank, {first.strategy.label}.",
-            270,
-        ),
+        _held_over_the_step(memory.over_the_step(step, first), first),
         Chart("bars", "What holds the peak", held, _fullest(first), _bars_height(held)),
     ]
     return [Section("time", "Time", seconds), Section("memory", "Memory", bytes_)]
@@ -581,6 +575,14 @@ def simulated_sections(
 
 def _bars_height(data: Mapping[str, Any]) -> int:
     return (62 if data.get("limits") else 44) + 30 * len(data["rows"])
+
+
+def _held_over_the_step(data: Mapping[str, Any], result: SimulationResult) -> Chart:
+    caption = f"Tensors on a device of each rank, {result.strategy.label}."
+    if data["actions"] < data["all_actions"]:
+        drawn, every = data["actions"], data["all_actions"]
+        caption += f" The first {drawn:,} of up to {every:,} actions of a rank."
+    return Chart("lines", "What a device holds over one step", data, caption, 270)
 
 
 def _gantt(data: Mapping[str, Any], result: SimulationResult) -> Chart:

@@ -263,6 +263,21 @@ def test_a_long_iteration_is_told_in_hours_too() -> None:
     assert rows["sampler"].endswith(", 1 trial")
 
 
+@pytest.mark.parametrize("most", [4, 1500])
+def test_a_line_of_memory_that_ends_before_the_step_says_so(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MOST_ACTIONS", most)
+    there = load_problem("gpt2", "dgx-a100", devices=2, batch_size=8)
+    found: Any = there.simulator
+    page = plan_page(there, found.simulate(Strategy(pp=2, microbatches=8)))
+    charts = [block for section in page.sections for block in section.blocks]
+    (chart,) = [each for each in charts if isinstance(each, Chart) and each.draw == "lines"]
+    assert ("The first 4 of up to 16 actions of a rank." in chart.caption) == (most == 4)
+    ends = [line["points"][-1][0] for line in chart.data["lines"]]
+    assert (ends == [chart.data["seconds"]] * 2) == (most == 1500)
+
+
 def test_a_plan_that_does_not_fit_says_so() -> None:
     there = load_problem("gpt3-13b", "dgx-a100", devices=1, batch_size=1)
     found: Any = there.simulator
