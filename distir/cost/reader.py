@@ -158,8 +158,15 @@ class TomlTable:
         self._read.add(key)
         value = self._values.get(key, default)
         if value is None:
-            raise self.error(key, "is missing")
+            raise self.error(key, f"is missing{self._slip(key)}")
         return value
+
+    def _slip(self, key: str) -> str:
+        """`; is it meant by 'bandwith'?`, or nothing: keys of the table that nothing has read yet
+        and whose names are almost that of one that is missing."""
+        unread = [each for each in self._values if each not in self._read]
+        near = difflib.get_close_matches(key, unread, cutoff=0.8)
+        return f"; is it meant by {' or '.join(map(repr, near))}?" if near else ""
 
     def _parse(self, key: str, value: Any, quantity: Quantity) -> float:
         if not isinstance(value, str):
