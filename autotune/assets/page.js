@@ -262,7 +262,7 @@ const draw = {
       dataZoom: [{ type: "inside", filterMode: "weakFilter", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false, preventDefaultMouseMove: false },
                  { type: "slider", filterMode: "weakFilter", height: 18, bottom: 8, borderColor: color("line"), textStyle: { color: color("soft") },
                    labelFormatter: (value) => seconds(value), showDataShadow: false }],
-      xAxis: axis({ type: "value", min: 0, max: found.seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
+      xAxis: axis({ type: "value", min: 0, max: found.drawn_seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
       yAxis: axis({ type: "category", data: ranks, inverse: true, splitLine: { show: false } }),
       series,
     });
@@ -279,7 +279,7 @@ const draw = {
       grid: { left: 8, right: 20, top: far.length ? 24 : 8, bottom: 8, containLabel: true },
       tooltip: tooltip({ trigger: "axis", formatter: (parts) =>
         [escaped(seconds(parts[0].value[0])), ...parts.map((part) => part.marker + escaped(`${part.seriesName}: ${unit(part.value[1])}`))].join("<br>") }),
-      xAxis: axis({ type: "value", min: 0, max: found.seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
+      xAxis: axis({ type: "value", min: 0, max: found.drawn_seconds, axisLabel: { color: color("soft"), formatter: seconds, hideOverlap: true, showMaxLabel: false } }),
       yAxis: axis({ type: "value", min: 0, max: most * (limits.length ? 1.12 : 1.06), ...byteScale(most, 5), axisLabel: { color: color("soft"), formatter: unit, showMaxLabel: false } }),
       series: found.lines.map((line, index) => ({
         name: line.label, type: "line", step: "end", symbol: "none", data: line.points, sampling: "lttb",

@@ -22,7 +22,7 @@ RESERVE = "reserve_bytes"
 def over_the_step(step: Step, result: SimulationResult) -> dict[str, Any]:
     """Bytes of tensors on a device of each rank over one step, against what there is. Between two
     points the value of the first one holds. `actions` are those that are drawn of the rank that has
-    most, of `all_actions`."""
+    most, of `all_actions`; they end at `drawn_seconds`, the step at `seconds`."""
     lines: list[dict[str, Any]] = []
     all_actions = 0
     for rank in spaced(len(step.state), MOST_RANKS):
@@ -35,11 +35,13 @@ def over_the_step(step: Step, result: SimulationResult) -> dict[str, Any]:
         if held and len(held) <= MOST_ACTIONS:
             points.append((step.seconds, state + held[-1].after))
         lines.append({"label": f"rank {rank}", "points": points})
+    whole = all_actions <= MOST_ACTIONS
     return {
         "unit": "bytes",
         "lines": lines,
         "limits": limits(result),
         "seconds": step.seconds,
+        "drawn_seconds": step.seconds if whole else max(line["points"][-1][0] for line in lines),
         "actions": min(all_actions, MOST_ACTIONS),
         "all_actions": all_actions,
     }

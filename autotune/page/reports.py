@@ -581,14 +581,15 @@ def _held_over_the_step(data: Mapping[str, Any], result: SimulationResult) -> Ch
     caption = f"Tensors on a device of each rank, {result.strategy.label}."
     if data["actions"] < data["all_actions"]:
         drawn, every = data["actions"], data["all_actions"]
-        caption += f" The first {drawn:,} of up to {every:,} actions of a rank."
+        caption += f" The first {drawn:,} of up to {every:,} actions of a rank{_until(data)}."
     return Chart("lines", "What a device holds over one step", data, caption, 270)
 
 
 def _gantt(data: Mapping[str, Any], result: SimulationResult) -> Chart:
     left_out = ""
     if len(data["actions"]) < data["all_actions"]:
-        left_out = f" The first {len(data['actions']):,} of {data['all_actions']:,} actions."
+        drawn, every = len(data["actions"]), data["all_actions"]
+        left_out = f" The first {drawn:,} of {every:,} actions{_until(data)}."
     if len(data["messages"]) < data["all_messages"]:
         left_out += f" The first {len(data['messages']):,} of {data['all_messages']:,} messages."
     ranks = data["ranks"]
@@ -598,6 +599,10 @@ def _gantt(data: Mapping[str, Any], result: SimulationResult) -> Chart:
     if overhead:
         caption += f" Each step has {short_seconds(overhead)} of overhead besides."
     return Chart("gantt", "The pipeline", data, caption, 74 + 26 * min(ranks, 40))
+
+
+def _until(data: Mapping[str, Any]) -> str:
+    return f", {short_seconds(data['drawn_seconds'])} of {short_seconds(data['seconds'])}"
 
 
 def _links_table(moved: Mapping[str, Any]) -> Table:

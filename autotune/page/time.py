@@ -64,13 +64,16 @@ def stage_label(plans: Mapping[str, SimulationResult], name: str, stage: int) ->
 
 
 def pipeline(step: Step) -> dict[str, Any]:
-    """One step as a Gantt picture: who does what when, and which messages are under way."""
+    """One step as a Gantt picture: who does what when, and which messages are under way, until the
+    last of the actions drawn has ended (`drawn_seconds`) or the step has (`seconds`)."""
     actions = step.actions[:MOST_ACTIONS]
-    horizon = max((each.end for each in actions), default=0.0)
+    whole = len(actions) == len(step.actions)
+    horizon = step.seconds if whole else max(each.end for each in actions)
     sent = [each for each in step.messages if each.start <= horizon][:MOST_MESSAGES]
     return {
         "ranks": 1 + max((each.rank for each in step.actions), default=-1),
         "seconds": step.seconds,
+        "drawn_seconds": horizon,
         "actions": [
             [each.rank, each.start, each.end, action_kind(each), each.label] for each in actions
         ],

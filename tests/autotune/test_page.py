@@ -264,18 +264,27 @@ def test_a_long_iteration_is_told_in_hours_too() -> None:
 
 
 @pytest.mark.parametrize("most", [4, 1500])
-def test_a_line_of_memory_that_ends_before_the_step_says_so(
+def test_pictures_of_a_long_step_end_with_what_they_draw_and_say_so(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "MOST_ACTIONS", most)
+    monkeypatch.setattr(time, "MOST_ACTIONS", most)
     there = load_problem("gpt2", "dgx-a100", devices=2, batch_size=8)
     found: Any = there.simulator
     page = plan_page(there, found.simulate(Strategy(pp=2, microbatches=8)))
     charts = [block for section in page.sections for block in section.blocks]
-    (chart,) = [each for each in charts if isinstance(each, Chart) and each.draw == "lines"]
-    assert ("The first 4 of up to 16 actions of a rank." in chart.caption) == (most == 4)
-    ends = [line["points"][-1][0] for line in chart.data["lines"]]
-    assert (ends == [chart.data["seconds"]] * 2) == (most == 1500)
+    drawn = {each.draw: each for each in charts if isinstance(each, Chart)}
+    lines, pipeline = drawn["lines"], drawn["gantt"]
+    ends = {
+        "lines": max(line["points"][-1][0] for line in lines.data["lines"]),
+        "gantt": max(action[2] for action in pipeline.data["actions"]),
+    }
+    for chart in (lines, pipeline):
+        whole, axis = chart.data["seconds"], chart.data["drawn_seconds"]
+        assert (axis == whole) == (most == 1500)
+        assert axis == pytest.approx(ends[chart.draw]) or most == 1500
+    cut = re.compile(r"The first 4 of (up to 16|32) actions.*, [\d.]+ ms of [\d.]+ ms\.")
+    assert all(bool(cut.search(each.caption)) == (most == 4) for each in (lines, pipeline))
 
 
 def test_a_plan_that_does_not_fit_says_so() -> None:
