@@ -109,50 +109,52 @@ class Figures:
 
 def study_figures(result: TuneResult) -> Figures:
     """The figures of a search."""
-    from autotune.page import reports
+    from autotune.page import compact
+    from autotune.page import sections as of
 
     sections: dict[str, Sections] = {
-        "time": lambda: reports.plan_sections(result.problem, result.objective, result.ranked),
-        "space": lambda: reports.space_sections(result),
-        "search": lambda: reports.search_sections(result),
-        "why": lambda: reports.why_sections(result),
+        "time": lambda: of.plan_sections(result.problem, result.objective, result.ranked),
+        "space": lambda: of.space_sections(result),
+        "search": lambda: of.search_sections(result),
+        "why": lambda: of.study_why_sections(result),
     }
     sections["memory"] = sections["time"]
-    return Figures(result.problem.title, sections, lambda: reports.study_in_short(result))
+    return Figures(result.problem.title, sections, lambda: compact.study_in_short(result))
 
 
 def plan_figures(problem: Problem, strategy: Strategy) -> Figures:
     """The figures of one simulated plan: `time` and `memory`."""
-    from autotune.page import reports
+    from autotune.page import compact, reports
 
     simulator: Any = problem.simulator
     made = once(lambda: reports.plan_page(problem, simulator.simulate(strategy)))
     sections: dict[str, Sections] = {name: lambda: made().sections for name in ("time", "memory")}
-    return Figures(problem.title, sections, lambda: reports.plan_in_short(made()))
+    return Figures(problem.title, sections, lambda: compact.plan_in_short(made()))
 
 
 def grid_figures(problem: Problem, objective: Objective, grid: Grid) -> Figures:
     """The figures of a space of which every strategy was evaluated."""
-    from autotune.page import reports
+    from autotune.page import compact
+    from autotune.page import sections as of
 
     sections: dict[str, Sections] = {
-        "time": lambda: reports.plan_sections(problem, objective, grid.ranked),
-        "space": lambda: reports.grid_space_sections(problem, grid),
-        "why": lambda: reports.grid_why_sections(problem, objective, grid),
+        "time": lambda: of.plan_sections(problem, objective, grid.ranked),
+        "space": lambda: of.grid_space_sections(problem, grid),
+        "why": lambda: of.grid_why_sections(problem, objective, grid),
     }
     sections["memory"] = sections["time"]
-    short = partial(reports.grid_in_short, problem, objective, grid)
+    short = partial(compact.grid_in_short, problem, objective, grid)
     return Figures(problem.title, sections, short)
 
 
 def comparison_figures(comparison: Comparison) -> Figures:
     """The figures of a comparison of samplers."""
-    from autotune.page import reports
+    from autotune.page import compact, reports
 
     made = once(lambda: reports.comparison_page(comparison))
     sections: dict[str, Sections] = {name: lambda: made().sections for name in ("search", "space")}
     return Figures(
-        comparison.problem.title, sections, lambda: reports.in_short(made(), comparison.grid)
+        comparison.problem.title, sections, lambda: compact.page_in_short(made(), comparison.grid)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.page import reports
+from autotune.page import compact, reports
 from autotune.page.contents import Section
 from autotune.page.notebook import Figures, once
 from distir.simulation import SimulationResult
@@ -20,7 +20,7 @@ def simulation_figures(result: SimulationResult) -> Figures:
     return Figures(
         result.strategy.label,
         {"time": sections, "memory": sections},
-        lambda: reports.plan_in_short(made()),
+        lambda: compact.plan_in_short(made()),
     )
 
 
