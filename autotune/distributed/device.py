@@ -238,7 +238,7 @@ class DeviceProcess:
         stages = {
             index: StageOutcome(
                 {m: [numpy_of(s[0]) for s in made] for m, made in stage.results.items()},
-                stage.counts,
+                stage.ops.counts,
                 stage.state(),
             )
             for index, stage in self.rank.stages.items()

@@ -92,7 +92,7 @@ def put_together(
     for rank, own in zip(ranks, by_rank, strict=True):
         _fill(rank, own)
     measured = StepMeasurements(
-        counts={(r.number, i): stage.counts for r in ranks for i, stage in r.stages.items()},
+        counts={(r.number, i): stage.ops.counts for r in ranks for i, stage in r.stages.items()},
         state={
             (rank.number, index): own[0].stages[index].state
             for rank, own in zip(ranks, by_rank, strict=True)
@@ -109,7 +109,7 @@ def _fill(rank: Rank, outcomes: Sequence[DeviceOutcome]) -> None:
         own = [each.stages[index] for each in outcomes]
         if any(each.counts != own[0].counts for each in own):
             raise TransformError(f"devices of stage {index} did not send or compute the same")
-        stage.counts = own[0].counts
+        stage.ops.counts = own[0].counts
         for microbatch in own[0].results:
             made = (each.results[microbatch] for each in own)
             stage.results[microbatch] = [list(shards) for shards in zip(*made, strict=True)]

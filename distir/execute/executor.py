@@ -17,7 +17,8 @@ from distir.errors import DeadlockError, ScheduleError, TransformError
 from distir.execute.counts import StepMeasurements
 from distir.execute.devices import Shards
 from distir.execute.rank import FreeValues, Rank, canonical, shared_gradients
-from distir.execute.stage import Message, Parameter, StageDevices
+from distir.execute.stage import Message, StageDevices
+from distir.execute.stage_parameters import Parameter
 from distir.execute.values import (
     OptimizerStep,
     StepResult,
@@ -142,7 +143,7 @@ def _add_between_ranks(plan: Plan, ranks: Sequence[Rank]) -> None:
 def _measured(ranks: Sequence[Rank]) -> StepMeasurements:
     stages = {(rank.number, index): each for rank in ranks for index, each in rank.stages.items()}
     return StepMeasurements(
-        counts={key: stage.counts for key, stage in stages.items()},
+        counts={key: stage.ops.counts for key, stage in stages.items()},
         state={key: stage.state() for key, stage in stages.items()},
         memory=tuple(tuple(rank.memory) for rank in ranks),
     )
@@ -244,11 +245,11 @@ class _Results:
         """
         found: dict[Value, Array] = {}
         for stage in self.stages:
-            for value in stage.uses:
-                shards = choose(stage.parameters[value])
+            for value in stage.parameters.uses:
+                shards = choose(stage.parameters.of_rank[value])
                 if shards is None:
                     continue
-                whole = stage.whole(value, shards, owned=owned)
+                whole = stage.parameters.whole(value, shards, owned=owned)
                 if value in found and not np.allclose(found[value], whole, rtol=1e-9, atol=1e-12):
                     raise TransformError(f"ranks disagree about the parameter {value}")
                 found[value] = whole

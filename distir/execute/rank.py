@@ -14,7 +14,9 @@ from distir.execute.computing import NUMPY, Computing
 from distir.execute.counts import BETWEEN_RANKS, ActionMemory
 from distir.execute.devices import Shards, Wire
 from distir.execute.live import Meter
-from distir.execute.stage import Message, Parameter, StageDevices, computed
+from distir.execute.stage import Message, StageDevices, computed
+from distir.execute.stage_ops import StageOps
+from distir.execute.stage_parameters import Parameter
 from distir.execute.values import OptimizerStep, StepValues, microbatch, replica_weight
 from distir.ir.core import Array, Value
 from distir.plan import Plan
@@ -119,21 +121,17 @@ class Rank:
         alone = plan.strategy.dp if plan.strategy.sync_every > 1 else 1
         weight = replica_weight(plan.workload, schedule.microbatches, alone)
         self.parameters: dict[Value, Parameter] = {}
+        meters = self.meter, self.host_meter
         self.stages = {
-            stage: StageDevices(
-                plan,
-                plan.stages[stage],
-                self.meter,
-                self.host_meter,
+            stage: StageDevices.loaded(
+                StageOps(plan, plan.stages[stage], wire, computing),
+                given,
                 self.parameters,
+                meters,
                 weight,
-                wire,
-                computing,
             )
             for stage in schedule.stages_of_ranks[number]
         }
-        for stage in self.stages.values():
-            stage.load(given.parameters, given.moments if plan.workload.training else {})
 
     def begin_step(self, free: FreeValues | None = None) -> None:
         """Makes the rank ready for a further step; with other inputs, if it is told which values of
@@ -160,7 +158,7 @@ class Rank:
             sent = stage.backward(action, received)
         target = self.routes.target(action)
         if target is not None and not self.is_home_of(target, action.microbatch):
-            stage.counts.add_sent(target, sent.size_bytes)
+            stage.ops.counts.add_sent(target, sent.size_bytes)
             sent = replace(sent, sender=action.stage)
         self.memory.append(
             ActionMemory(action, before, meter.peak, meter.live, self.host_meter.peak)
@@ -178,25 +176,25 @@ class Rank:
     def settle(self) -> None:
         """Adds up the gradients of every stage over its mesh."""
         for stage in self.stages.values():
-            stage.settle()
+            stage.parameters.settle()
 
     def update(self, optimizer: OptimizerStep) -> None:
         """Runs the optimizer's step on every parameter that the rank holds."""
         for stage in self.stages.values():
-            stage.update(optimizer)
+            stage.parameters.update(optimizer)
 
     def average(self) -> None:
         """Takes the mean over replicas of every parameter that the rank holds."""
         for stage in self.stages.values():
-            stage.average()
+            stage.parameters.average()
 
     def replace_gradient(self, value: Value, total: Shards) -> None:
         """Puts the sum over several ranks in place of a parameter's gradient, and counts the
         all-reduce that made it."""
         self.parameters[value].gradient = total
         size = float(total[0].size) * self._plan.workload.types.gradient.itemsize
-        holder = next(stage for stage in self.stages.values() if value in stage.holds)
-        holder.counts.add_collective("all_reduce", BETWEEN_RANKS, size)
+        holder = next(stage for stage in self.stages.values() if value in stage.parameters.holds)
+        holder.ops.counts.add_collective("all_reduce", BETWEEN_RANKS, size)
 
 
 def shared_gradients(plan: Plan) -> dict[Value, tuple[int, ...]]:

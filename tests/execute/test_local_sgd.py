@@ -12,7 +12,7 @@ import pytest
 from distir import Simulator, Workload, load_cluster, load_model
 from distir.errors import DistirError
 from distir.execute.executor import execute, execute_steps
-from distir.execute.stage import StageDevices
+from distir.execute.stage_parameters import StageParameters
 from distir.execute.values import optimizer_step, random_values
 from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.ops.collective import Collective
@@ -95,20 +95,20 @@ def test_replicas_that_take_the_mean_of_something_else_are_caught(
     workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = Strategy(dp=4, sync_every=2)
-    average = StageDevices.average
+    average = StageParameters.average
 
-    def wrong(stage: StageDevices) -> None:
-        average(stage)
-        for parameter in stage.parameters.values():
+    def wrong(held: StageParameters) -> None:
+        average(held)
+        for parameter in held.of_rank.values():
             parameter.shards = [1.001 * shard for shard in parameter.shards]
 
-    monkeypatch.setattr(StageDevices, "average", wrong)
+    monkeypatch.setattr(StageParameters, "average", wrong)
     assert not verify(workload, strategy).passed
 
-    def forgotten(stage: StageDevices) -> None:
+    def forgotten(held: StageParameters) -> None:
         """The replicas go on with parameters of their own."""
 
-    monkeypatch.setattr(StageDevices, "average", forgotten)
+    monkeypatch.setattr(StageParameters, "average", forgotten)
     with pytest.raises(DistirError, match="disagree"):
         verify(workload, strategy)
 
@@ -139,7 +139,7 @@ def test_outer_steps_with_another_momentum_are_caught(
     workload: Workload, monkeypatch: pytest.MonkeyPatch, momentum: float
 ) -> None:
     other = {"nesterov": NesterovStep(momentum=momentum)}
-    monkeypatch.setattr("distir.execute.stage.OUTER_OPTIMIZERS", other)
+    monkeypatch.setattr("distir.execute.stage_parameters.OUTER_OPTIMIZERS", other)
     found = verify(workload, Strategy(dp=4, sync_every=2, outer_optimizer="nesterov"))
     assert not found.passed
 
