@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.common import (
-    FSDP_OFFLOADS,
     length_of_text,
     nearest_experts,
     neighbours_share_experts,
@@ -15,24 +14,20 @@ from autotune.launch.common import (
     offloaded_by_fsdp,
 )
 from autotune.launch.errors import LaunchError
-from autotune.launch.facts import MODEL, Cuts, Facts, Launch
-from autotune.launch.limits import Changes, Limit, only
+from autotune.launch.facts import MODEL, Facts, Launch
 from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed
 from autotune.launch.scripts import header, one_line, option_lines, script, torchrun
 from autotune.launch.target import Files, Note, Target, add_target
-from autotune.launch.targets.torchtitan_models import REGISTERED, Registered, model_called
+from autotune.launch.targets.torchtitan_limits import LIMITS, POLICIES
+from autotune.launch.targets.torchtitan_models import REGISTERED, model_called, registered
+from autotune.launch.targets.torchtitan_pipeline import CSV, PIPELINE_ROWS, SINGLE
 from autotune.launch.torch_schedule import (
     format_csv,
-    named,
-    parse_csv,
     schedule_of,
-    stage_order,
 )
-from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
-from distir.models.zoo import find_model
-from distir.rules import WorkloadFacts
-from distir.schedules import SCHEDULES, find_schedule
-from distir.strategy import PLACEMENT, Strategy
+from distir.factoring import EXPERT_ORDERS
+from distir.schedules import find_schedule
+from distir.strategy import PLACEMENT
 
 if TYPE_CHECKING:
     from autotune.launch.sources import Source
@@ -64,14 +59,9 @@ def _read_model(options: Options, facts: Facts) -> Facts:
     return {"zoo": name, **({"model_source": name} if name else {})}
 
 
-def _registered(facts: Facts) -> Registered | None:
-    """What the registry function of a model states; None for one that is not known."""
-    return REGISTERED.get(facts["zoo"]) if facts["zoo"] else None
-
-
 def _number(options: Options, facts: Facts, option: str, field: str, default: int) -> int:
     """A whole number, by default the registry function's, or the framework's."""
-    known = _registered(facts)
+    known = registered(facts)
     usual = getattr(known, field) if known is not None and field else default
     return typed(int, option, options.get(option, usual))
 
@@ -165,139 +155,10 @@ def _read_batch(options: Options, facts: Facts) -> Facts:
     return {"micro_batch": micro, "microbatches": count, "batch_size": batch}
 
 
-# --- the pipeline ---------------------------------------------------------------------------------
-
-_SCHEDULE = f"{_P}pipeline_parallel_schedule"
-_CSV = f"{_P}pipeline_parallel_schedule_csv"
-_PARTS = f"{_P}module_fqns_per_model_part"
-_LAYERS = f"{_P}pipeline_parallel_layers_per_stage"
-_GRAPHLESS = f"{_T}disable_cuda_graphs"
-_LESS = (
-    f"{_P}pipeline_parallel_first_stage_less_layers",
-    f"{_P}pipeline_parallel_last_stage_less_layers",
-)
-
-
-def schedule_file(schedule: str) -> str:
-    """The file that a schedule is written to: under its own name, or under one that any schedule
-    of the user's has."""
-    return f"{schedule}.csv" if schedule in SCHEDULES else "schedule.csv"
-
-
-_SINGLE = {"gpipe": "GPipe", "1f1b": "1F1B"}
-_MULTI = {"interleaved": "Interleaved1F1B", "breadth-first": "LoopedBFS", "zb-v": "ZBVZeroBubble"}
-_OURS = {theirs.lower(): ours for ours, theirs in {**_SINGLE, **_MULTI}.items()}
-
-
-def _write_pipeline(facts: Facts) -> Options:
-    if facts["pp"] == 1:
-        return {}
-    strategy = Strategy(
-        pp=facts["pp"],
-        chunks=facts["chunks"],
-        microbatches=facts["microbatches"],
-        schedule=facts["schedule"],
-    )
-    order = stage_order(schedule_of(strategy))
-    name = "ZBVZeroBubble" if order == "V" else "1F1B"
-    if order == "loop" and facts["chunks"] > 1:
-        name = "Interleaved1F1B"
-    said: dict[str, Any] = {_SCHEDULE: name}
-    if name != _SINGLE.get(facts["schedule"]):
-        said[_CSV] = schedule_file(facts["schedule"])
-    cuts: Cuts | None = facts.get("cuts")
-    if cuts is None and MODEL + "layers" in facts:
-        raise LaunchError(
-            "a stage begins inside a layer, which torchtitan cannot say; try another pp"
-        )
-    if cuts is not None:
-        said[_PARTS] = model_parts(cuts)
-    return said
-
-
-def _write_graphs(facts: Facts) -> Options:
-    """CUDA graphs, which are on by default, go with neither a pipeline nor exchanges of tokens."""
-    return {_GRAPHLESS: True} if facts["pp"] * facts["ep"] > 1 else {}
-
-
-def model_parts(cuts: Cuts) -> list[str]:
-    """The modules of every stage, as torchtitan calls them."""
-    parts: list[list[str]] = []
-    first = 0
-    for count in cuts.layers:
-        parts.append([f"layers.{layer}" for layer in range(first, first + count)])
-        first += count
-    parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", "lm_head"]
-    return [",".join(part) for part in parts]
-
-
-def _read_pipeline(options: Options, facts: Facts) -> Facts:
-    pp = facts["pp"]
-    if pp == 1:
-        return {"schedule": "1f1b", "chunks": 1, "cuts": None}
-    known = _registered(facts)
-    usual = known.schedule if known is not None else "1F1B"
-    name = str(options.get(_SCHEDULE, usual)).lower()
-    if name not in _OURS:
-        raise LaunchError(f"{_SCHEDULE} is {shown(name)}; what is understood is {_names()}")
-    cuts = _read_cuts(options, facts, 1 if _OURS[name] in _SINGLE else 2)
-    chunks, rest = divmod(len(cuts.layers), pp)
-    if rest or not chunks:
-        raise LaunchError(f"{len(cuts.layers)} stages do not divide by pp = {pp}")
-    schedule = _OURS[name]
-    if options.get("schedule"):
-        schedule = find_schedule(str(options["schedule"])).name
-    elif _CSV in options:
-        if isinstance(options[_CSV], str):
-            raise LaunchError(
-                f"{_CSV} is {shown(options[_CSV])}, which was not looked for beside the script; "
-                "state the file there"
-            )
-        stem, text = options[_CSV]
-        given = parse_csv(text)
-        schedule = named(given, chunks, stem)
-        if given.microbatches != facts["microbatches"]:
-            raise LaunchError(
-                f"{_CSV} has {given.microbatches} microbatches; the batch says "
-                f"{facts['microbatches']}"
-            )
-    return {"schedule": schedule, "chunks": chunks, "cuts": cuts}
-
-
-def _names() -> str:
-    return ", ".join([*_SINGLE.values(), *_MULTI.values()])
-
-
-def _read_cuts(options: Options, facts: Facts, stages_per_rank: int) -> Cuts:
-    """The layers of all stages: as they are listed, or as torchtitan finds them by itself."""
-    listed = options.get(_PARTS)
-    if listed is not None:
-        parts = [listed] if isinstance(listed, str) else list(listed)
-        return Cuts(tuple(sum(m.startswith("layers.") for m in p.split(",")) for p in parts))
-    if not facts["zoo"]:
-        raise LaunchError(f"{_PARTS} is not stated; it says which layers each stage has")
-    layers: int = getattr(find_model(facts["zoo"]), "layers", 0)
-    first, last = (typed(int, name, options.get(name, 1)) for name in _LESS)
-    weight = layers + first + last
-    stages = facts["pp"] * stages_per_rank
-    if _LAYERS in options:
-        stages = -(-weight // max(1, typed(int, _LAYERS, options[_LAYERS])))
-    # distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part
-    each, more = divmod(weight, stages)
-    if each <= max(first, last):
-        raise LaunchError(f"{layers} layers are too few for {stages} stages")
-    counts = [each + (stage < more) for stage in range(stages)]
-    counts[0] -= first
-    counts[-1] -= last
-    return Cuts(tuple(counts))
-
-
 # --- memory and numbers ---------------------------------------------------------------------------
 
 _WITHOUT_SP = f"{_P}no_enable_sequence_parallel"
 _WITH_SP = f"{_P}enable_sequence_parallel"
-_POLICIES = {"none": "none", "full": "full", "alternate": "selective"}
 
 
 def _read_sequence_parallel(options: Options, facts: Facts) -> Facts:
@@ -307,15 +168,15 @@ def _read_sequence_parallel(options: Options, facts: Facts) -> Facts:
 
 
 def _read_recompute(options: Options, facts: Facts) -> Facts:
-    known = _registered(facts)
+    known = registered(facts)
     usual = known.recompute if known is not None else "alternate"
     word = options.get(RECOMPUTE)
     if word is None:
         return {"recompute": usual}
-    ours = {theirs: ours for ours, theirs in _POLICIES.items()}
+    ours = {theirs: ours for ours, theirs in POLICIES.items()}
     if word not in ours:
         raise LaunchError(
-            f"{RECOMPUTE}:{word} is not simulated; what is: {', '.join(_POLICIES.values())}"
+            f"{RECOMPUTE}:{word} is not simulated; what is: {', '.join(POLICIES.values())}"
         )
     return {"recompute": ours[str(word)]}
 
@@ -382,13 +243,7 @@ ROWS: tuple[Row, ...] = (
             "sequence_length": _number(options, facts, f"{_T}seq_len", "sequence_length", 2048)
         },
     ),
-    row(
-        ("schedule", "chunks"),
-        (_SCHEDULE, _CSV, _PARTS, _LAYERS, *_LESS, "schedule"),
-        _write_pipeline,
-        _read_pipeline,
-    ),
-    row((), (_GRAPHLESS,), _write_graphs, lambda options, facts: {}),
+    *PIPELINE_ROWS,
     row(
         ("sequence_parallel",),
         (_WITHOUT_SP, _WITH_SP),
@@ -415,7 +270,7 @@ ROWS: tuple[Row, ...] = (
     row(
         ("recompute",),
         (RECOMPUTE,),
-        lambda facts: {RECOMPUTE: _POLICIES[facts["recompute"]]},
+        lambda facts: {RECOMPUTE: POLICIES[facts["recompute"]]},
         _read_recompute,
     ),
     row(("precision", "optimizer"), (_PARAM, _DTYPE), _write_precision, _read_precision),
@@ -441,182 +296,6 @@ def _splits(facts: Facts) -> bool:
     return facts["pp"] > 1 and find_schedule(facts["schedule"]).splits_backward
 
 
-# --- what cannot be stated ------------------------------------------------------------------------
-
-
-def _training(workload: WorkloadFacts) -> str | None:
-    return None if workload.mode == "training" else "only training is launched"
-
-
-def _zero(zero: int) -> str | None:
-    if zero in (0, 3):
-        return None
-    return f"FSDP2 shards parameters: zero = {zero} cannot be said"
-
-
-def _zero_has_devices(zero: int, zero_degree: int, dp: int, cp: int) -> str | None:
-    sharing = (zero_degree or dp) * cp
-    if zero and sharing == 1:
-        return "zero shards over one device: that is zero = 0"
-    if not zero and cp > 1:
-        return f"FSDP2 shards parameters over cp = {cp}: zero = 0 cannot be said"
-    return None
-
-
-def _whole_degree(zero_degree: int, dp: int) -> str | None:
-    if zero_degree and zero_degree == dp:
-        return f"zero_degree = dp = {dp} shards over all replicas: state 0"
-    return None
-
-
-def _heads(workload: WorkloadFacts, tp: int) -> str | None:
-    found = next(((n, s) for n, s in workload.internal_axes if s % tp), None)
-    if found is None:
-        return None
-    return f"{found[0]} ({found[1]}) must divide by tp = {tp}, heads of keys and values too"
-
-
-def _context(workload: WorkloadFacts, cp: int) -> str | None:
-    length = next((n for n in workload.sequence_lengths if n % (2 * cp)), None)
-    if cp == 1 or length is None:
-        return None
-    return f"the sequence ({length}) does not divide by 2 · cp = {2 * cp}"
-
-
-def _experts(
-    workload: WorkloadFacts,
-    ep: int,
-    dp: int,
-    cp: int,
-    tp: int,
-    zero: int,
-    zero_degree: int,
-    etp: int,
-    expert_order: str,
-) -> str | None:
-    if not workload.expert_axes:
-        return None
-    ours = expert_factors(ep, dp, cp, tp, etp, expert_order)
-    if ours is None:
-        return None  # a rule says so
-    if ours.tp != tp:
-        return f"torchtitan does not split experts by tp: ep = {ep} must be shared over tp = {tp}"
-    if ours != expert_factors(ep, dp, cp, tp, 1, "nearest"):
-        return (
-            f"ep = {ep} is shared along dp here, but torchtitan fills cp = {cp} before dp "
-            "(expert_order nearest)"
-        )
-    shard = 1 if zero == 0 else zero_degree or dp
-    if shard % ours.dp:
-        return f"ep = {ep} is shared over {ours.dp} replicas, of which only {shard} are sharded"
-    return None
-
-
-def _other_experts(strategy: Strategy) -> Iterator[Changes]:
-    sharded: Changes = {"zero": 3, "zero_degree": 0}
-    yield sharded
-    if strategy.ep > 1:
-        near: Changes = {"etp": int(strategy.tp > 1), "expert_order": "nearest"}
-        yield near
-        yield {**near, **sharded}
-    for ep in sorted(
-        divisors(strategy.dp * strategy.cp * strategy.tp), key=lambda n: abs(n - strategy.ep)
-    ):
-        yield {"ep": ep, "etp": 0}
-        yield {"ep": ep, "etp": 0, **sharded}
-    yield {"tp": 1, "dp": strategy.dp * strategy.tp, "sequence_parallel": False, **sharded}
-
-
-def _stages(schedule: str, pp: int, chunks: int, microbatches: int) -> str | None:
-    if pp == 1:
-        if schedule == "1f1b" and chunks == 1:
-            return None
-        return f"without a pipeline there is no schedule {schedule} with {chunks} chunks"
-    family = find_schedule(schedule)
-    if family.copies > 1:
-        return f"{schedule} has each stage on two ranks: torch's DualPipeV is another schedule"
-    if family.requires(pp, chunks, microbatches) is not None:
-        return None  # a rule says so
-    made = family(pp, chunks, microbatches)
-    order = stage_order(made)
-    if order is None:
-        return f"the stages of {schedule} lie on ranks neither as a loop nor as a V"
-    if schedule == "1f1b" and order == "loop" and chunks == 1 and microbatches < pp:
-        return f"1F1B needs at least as many microbatches as stages ({pp}), not {microbatches}"
-    return None
-
-
-def _less_tensor_parallel(strategy: Strategy) -> Iterator[Changes]:
-    for tp in reversed(divisors(strategy.tp)[:-1]):
-        dp = strategy.dp * strategy.tp // tp
-        sp = strategy.sequence_parallel and tp > 1
-        yield {"tp": tp, "dp": dp, "sequence_parallel": sp}
-
-
-LIMITS: tuple[Limit, ...] = (
-    Limit("only training", _training),
-    only("placement", (PLACEMENT,), "the mesh has one order", {"placement": PLACEMENT}),
-    only("cp_exchange", ("gather",), "keys and values are gathered", {"cp_exchange": "gather"}),
-    Limit(
-        "FSDP shards parameters",
-        _zero,
-        ({"zero": 3, "keep_gathered": "parameters"}, {"zero": 3}, {"zero": 0, "zero_degree": 0}),
-    ),
-    Limit(
-        "ZeRO has devices",
-        _zero_has_devices,
-        (
-            {"zero": 3, "zero_degree": 0, "keep_gathered": "parameters"},
-            {"zero": 0, "zero_degree": 0, "keep_gathered": "none"},
-        ),
-    ),
-    Limit("a part of dp is a part", _whole_degree, ({"zero_degree": 0},)),
-    FSDP_OFFLOADS,
-    only(
-        "sync_every",
-        (1,),
-        "local_sgd and diloco of torchtitan/experiments/ft are a launch per replica, which a "
-        "Lighthouse of torchft joins",
-        {"sync_every": 1, "outer_optimizer": "mean"},
-    ),
-    only(
-        "keep_gathered",
-        ("none", "parameters"),
-        "gathered activations are not kept",
-        {"keep_gathered": "none"},
-        {"keep_gathered": "parameters"},
-    ),
-    only(
-        "recompute",
-        tuple(_POLICIES),
-        "selective means every second product and what is cheap, which is alternate",
-        {"recompute": "alternate"},
-        {"recompute": "full"},
-        {"recompute": "none"},
-    ),
-    Limit("tp divides heads of keys", _heads, _less_tensor_parallel),
-    Limit(
-        "sequences are cut into 2 cp pieces",
-        _context,
-        lambda strategy: ({"cp": 1, "dp": strategy.dp * strategy.cp},),
-    ),
-    Limit(
-        "experts lie as torchtitan lays them",
-        _experts,
-        _other_experts,
-    ),
-    Limit(
-        "stages lie as torchtitan builds them",
-        _stages,
-        (
-            {"schedule": "1f1b", "chunks": 1},
-            {"schedule": "gpipe", "chunks": 1},
-            {"schedule": "interleaved", "chunks": 2},
-        ),
-    ),
-)
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -631,7 +310,7 @@ def _approximated(facts: Facts) -> Iterator[Note]:
         yield Note(
             "recompute", "a layer runs again no further than its backward pass needs (needed)"
         )
-    if facts["pp"] > 1 and _SINGLE.get(facts["schedule"]) is None:
+    if facts["pp"] > 1 and SINGLE.get(facts["schedule"]) is None:
         yield Note("schedule", "the order is a file, validated by torch's own checker")
     if facts["pp"] > 1 and find_schedule(facts["schedule"]).overlaps:
         yield Note(
@@ -662,7 +341,7 @@ def _dropout(facts: Facts) -> Iterator[Note]:
 
 
 def _missing(facts: Facts) -> Iterator[Note]:
-    if _registered(facts) is None:
+    if registered(facts) is None:
         yield Note("model", "MODULE and CONFIG: a registry function of your own for this model")
         yield from _dropout(facts)
     yield Note("data", "--dataloader.dataset, if not the registry function's")
@@ -677,8 +356,8 @@ def _write(launch: Launch, options: Options) -> Files:
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     text = script(header(launch, TORCHTITAN.label), command, environment, last)
     files = {"launch.sh": text}
-    if _CSV in options:
-        files[options[_CSV]] = format_csv(schedule_of(launch.strategy))
+    if CSV in options:
+        files[options[CSV]] = format_csv(schedule_of(launch.strategy))
     return Files(one_line([*command, *last], environment), files)
 
 
@@ -693,13 +372,13 @@ def _read(source: Source) -> Options | None:
     for word in found.words:
         if word.startswith(f"{RECOMPUTE}:"):
             options[RECOMPUTE] = word.partition(":")[2]
-    if options.get(_CSV) in ("", True):
-        del options[_CSV]
-    if _CSV in options:
-        beside = source.beside(options[_CSV])
+    if options.get(CSV) in ("", True):
+        del options[CSV]
+    if CSV in options:
+        beside = source.beside(options[CSV])
         if beside is None:
-            raise LaunchError(f"{_CSV} names {options[_CSV]}, which is not beside {source.path}")
-        options[_CSV] = (beside.path.stem, beside.text)
+            raise LaunchError(f"{CSV} names {options[CSV]}, which is not beside {source.path}")
+        options[CSV] = (beside.path.stem, beside.text)
     return options
 
 

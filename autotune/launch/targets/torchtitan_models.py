@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.launch.facts import Facts
+
 
 @dataclass(frozen=True, slots=True)
 class Registered:
@@ -37,6 +39,11 @@ REGISTERED: dict[str, Registered] = {
     ),
 }
 """By the zoo's name."""
+
+
+def registered(facts: Facts) -> Registered | None:
+    """What the registry function of a model states; None for one that is not known."""
+    return REGISTERED.get(facts["zoo"]) if facts["zoo"] else None
 
 
 def model_called(module: str, config: str) -> str | None:
