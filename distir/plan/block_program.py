@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from distir.axes.model import Axis
 from distir.ir.core import Node, Part, Value
@@ -84,51 +84,9 @@ def instantiate_block(
         )
     computed = with_token_passes(making.nodes(placed.backward), (), token_passes, product)
     backward = [*with_loss_copies(computed, loss_copies), *_released(gathered)]
-    settle: list[tuple[Node, ...]] = []
-    settled: dict[Value, Local] = {}
-    scatter: list[tuple[Node, ...]] = []
-    refresh: list[tuple[Node, ...]] = []
-    averaging: list[tuple[Node, ...]] = []
-    parameters: list[ParameterUse] = []
-    for value in step.block.parameters:
-        gradient = placed.parameter_gradients.get(value)
-        settling: list[Node] = []
-        refreshing: list[Node] = []
-        scattering: list[Node] = []
-        on_host = False
-        if gradient is not None:
-            place = positions_of(owned[value], dims[value])
-            layout = layout_at(place, dims[gradient.value])
-            if sync_every > 1:
-                layout = _of_replica(gradient.layout, layout, mesh)
-            if zero >= 2:
-                # Only the owned part of every microbatch's gradient is kept.
-                shared = _shared_at_once(gradient.layout, layout)
-                scattering, gradient = _settled(making, gradient, shared, types, in_pass=True)
-            settling, settled[value] = _settled(making, gradient, layout, types)
-            if "optimizer" in offloads:
-                on_host = not settling
-                chain = scattering if on_host else settling
-                settled[value] = _on_host(making, settled[value], chain)
-                gradient = settled[value] if on_host else gradient
-            refreshing = _refreshed(making, Local(value, owned[value]), kept[value], offloads)
-            if sync_every > 1:
-                added = _added_over_replicas(making, value, owned[value], types)
-                averaging.append(_by_way_of_device(added) if "optimizer" in offloads else added)
-        scatter.append(tuple(scattering))
-        settle.append(tuple(settling))
-        refresh.append(tuple(refreshing))
-        parameters.append(
-            ParameterUse(
-                value,
-                sizes.local_type(value, dims[value], kept[value]),
-                kept[value],
-                sizes.local_type(value, dims[value], owned[value]),
-                owned[value],
-                gradient,
-                on_host,
-            )
-        )
+    keeping = _Keeping(making, placed, types, zero, offloads, sync_every)
+    kept_up = [keeping.of(value, kept[value], owned[value]) for value in step.block.parameters]
+    settled = {each.use.value: each.settled for each in kept_up if each.settled is not None}
     every = (
         *placed.inputs,
         *placed.outputs,
@@ -154,22 +112,101 @@ def instantiate_block(
         values=making.values,
         forward=tuple(forward),
         computed_backward=tuple(backward),
-        scatter_by_parameter=tuple(scatter),
+        scatter_by_parameter=tuple(each.scatter for each in kept_up),
         elements=elements,
         forward_gathers=forward_gathers,
         backward_gathers=backward_gathers,
         kept_gathered=kept_gathered,
-        settle_by_parameter=tuple(settle),
+        settle_by_parameter=tuple(each.settle for each in kept_up),
         settled=settled,
-        refresh_by_parameter=tuple(refresh),
-        averaging_by_parameter=tuple(averaging),
+        refresh_by_parameter=tuple(each.refresh for each in kept_up),
+        averaging_by_parameter=tuple(each.averaging for each in kept_up),
         sync_every=sync_every,
         outer_optimizer=outer_optimizer,
         given=given,
-        parameters=tuple(parameters),
+        parameters=tuple(each.use for each in kept_up),
         updates_on_host="optimizer" in offloads,
         rests_on_host=rests_on_host,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptUp:
+    """What happens to a parameter beside the passes: `scatter` shares out its gradient in every
+    backward pass, `settle` adds it up once per step, `refresh` makes the stored parameter from its
+    updated part, and `averaging` adds that up over replicas. A parameter without a gradient has
+    nothing of it."""
+
+    use: ParameterUse
+    settled: Local | None = None
+    scatter: tuple[Node, ...] = ()
+    settle: tuple[Node, ...] = ()
+    refresh: tuple[Node, ...] = ()
+    averaging: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    """What the parameters of a block are kept up by; see `instantiate_block`."""
+
+    making: Instantiation
+    placed: PlacedBlock
+    types: Precision
+    zero: int
+    offloads: frozenset[str]
+    sync_every: int
+
+    def of(self, value: Value, kept: Layout, owned: Layout) -> _KeptUp:
+        """What happens to a parameter that rests as `kept` and is updated as `owned`."""
+        gradient = self.placed.parameter_gradients.get(value)
+        if gradient is None:
+            return _KeptUp(self._use(value, kept, owned, None))
+        making, on_host = self.making, "optimizer" in self.offloads
+        layout = self._settled_layout(value, gradient, owned)
+        scatter: list[Node] = []
+        if self.zero >= 2:
+            # Only the owned part of every microbatch's gradient is kept.
+            shared = _shared_at_once(gradient.layout, layout)
+            scatter, gradient = _settled(making, gradient, shared, self.types, in_pass=True)
+        settle, settled = _settled(making, gradient, layout, self.types)
+        gradient_on_host = on_host and not settle
+        if on_host:
+            settled = _on_host(making, settled, settle or scatter)
+            gradient = settled if gradient_on_host else gradient
+        refresh = _refreshed(making, Local(value, owned), kept, self.offloads)
+        return _KeptUp(
+            self._use(value, kept, owned, gradient, gradient_on_host),
+            settled,
+            tuple(scatter),
+            tuple(settle),
+            tuple(refresh),
+            self._averaging(value, owned),
+        )
+
+    def _use(
+        self,
+        value: Value,
+        kept: Layout,
+        owned: Layout,
+        gradient: Local | None,
+        gradient_on_host: bool = False,
+    ) -> ParameterUse:
+        dims, sizes = self.placed.step.axes.dims[value], self.making.sizes
+        stored_type, owned_type = (sizes.local_type(value, dims, each) for each in (kept, owned))
+        return ParameterUse(value, stored_type, kept, owned_type, owned, gradient, gradient_on_host)
+
+    def _settled_layout(self, value: Value, gradient: Local, owned: Layout) -> Layout:
+        dims = self.placed.step.axes.dims
+        layout = layout_at(positions_of(owned, dims[value]), dims[gradient.value])
+        if self.sync_every > 1:
+            layout = _of_replica(gradient.layout, layout, self.placed.mesh)
+        return layout
+
+    def _averaging(self, value: Value, owned: Layout) -> tuple[Node, ...]:
+        if self.sync_every == 1:
+            return ()
+        added = _added_over_replicas(self.making, value, owned, self.types)
+        return _by_way_of_device(added) if "optimizer" in self.offloads else added
 
 
 def _refreshed(

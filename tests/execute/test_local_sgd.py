@@ -9,13 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from distir import Simulator, Workload, load_cluster, load_model
+from distir import Builder, Function, Simulator, Workload, load_cluster, load_model
 from distir.errors import DistirError
 from distir.execute.executor import execute, execute_steps
 from distir.execute.stage_parameters import StageParameters
 from distir.execute.values import optimizer_step, random_values
 from distir.execute.verify import RELATIVE_TOLERANCE, verify
+from distir.ops.activations import Relu
 from distir.ops.collective import Collective
+from distir.ops.comparisons import Greater, Where
+from distir.ops.linalg import MatMul
 from distir.ops.optimizer import NesterovStep
 from distir.plan import Plan
 from distir.simulation.reference.engine import simulate_reference
@@ -89,6 +92,32 @@ def test_the_mean_is_that_of_one_device_that_does_the_steps_of_every_replica(
     assert found.compared > 2
     assert found.max_relative_error < RELATIVE_TOLERANCE
     assert found.executed_peak_bytes == found.simulated_peak_bytes
+
+
+def with_thresholds(batch_size: int = 1) -> Function:
+    """Layers whose inputs are rectified above thresholds, which have no gradient and come first."""
+    builder = Builder("thresholds")
+    x = builder.input("x", (batch_size, 16))
+    for layer in range(4):
+        threshold = builder.parameter(f"{layer}.threshold", (16,))
+        weight = builder.parameter(f"{layer}.weight", (16, 16))
+        above = builder.add(Greater(), x, threshold)
+        x = builder.add(MatMul(), builder.add(Where(), above, builder.add(Relu(), x), x), weight)
+    return builder.build([x])
+
+
+@pytest.mark.parametrize("outer_optimizer", ["mean", "nesterov"])
+def test_parameters_without_gradients_stay_out_of_the_mean(outer_optimizer: str) -> None:
+    workload = Workload(model=load_model(with_thresholds), batch_size=16, optimizer="sgd")
+    strategy = Strategy(dp=4, sync_every=2, outer_optimizer=outer_optimizer)
+    found = verify(workload, strategy)
+    assert found.max_relative_error < RELATIVE_TOLERANCE
+    assert found.executed_peak_bytes == found.simulated_peak_bytes
+    plan = Simulator(workload, load_cluster("dgx-a100", 4)).plan(strategy)
+    for program in plan.stages[0].programs:
+        averaged = [bool(nodes) for nodes in program.averaging_by_parameter]
+        assert averaged == [use.gradient is not None for use in program.parameters]
+        assert averaged[0] is False
 
 
 def test_replicas_that_take_the_mean_of_something_else_are_caught(

@@ -114,7 +114,7 @@ def test_sizes_priced_in_parts_cost_what_they_cost_together() -> None:
     with mock.patch.object(StageAdder, "add", autospec=True, side_effect=StageAdder.add) as added:
         together = Simulator(workload, cluster).simulate_many(strategies)
         all_at_once = added.call_count
-        with mock.patch.object(program_sizes, "BLOCKS_TOGETHER", 30):
+        with mock.patch.object(program_sizes, "BLOCKS_TOGETHER", 10):
             apart = Simulator(workload, cluster).simulate_many(strategies)
         assert added.call_count > 2 * all_at_once
     assert np.array_equal(together.feasible, apart.feasible)
