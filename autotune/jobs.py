@@ -334,7 +334,7 @@ def _worker(payload: bytes) -> _Worker:
 
 
 def _made_worker(payload: bytes) -> _Worker:
-    from autotune.api import measuring
+    from autotune.solving import measuring
 
     changed, goal = _cloudpickle().loads(payload)
     problem: Problem = changed()

@@ -176,8 +176,8 @@ def exhausted(
     arguments: argparse.Namespace, problem: Problem, watch: Watcher
 ) -> tuple[Objective, Grid]:
     """Every strategy of the problem evaluated, by as many processes as were asked for."""
-    from autotune.api import measuring
     from autotune.exhaustive.grid import TOP, evaluate_grid
+    from autotune.solving import measuring
 
     goal = goal_of(arguments)
     objective = goal.over(problem)

@@ -146,9 +146,9 @@ def _answers(
 ) -> tuple[Any, Any, list[Better] | None]:
     """The results of what the file states, as simulated and as the framework runs it, and what is
     better, None where nobody looked."""
-    from autotune.api import Search
     from autotune.launch.better import better
     from autotune.launch.priced import as_run
+    from autotune.search import Search
     from distir.metrics import iteration_seconds
 
     target, strategy, facts = reading.target, reading.strategy, reading.facts

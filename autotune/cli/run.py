@@ -156,7 +156,8 @@ def execute(arguments: argparse.Namespace) -> int:
         return write_fit(arguments, output, stated, None)
     with output.working():
         with progress("reading"):
-            from autotune.api import Search, solve
+            from autotune.search import Search
+            from autotune.solving import solve
 
             kept = kept_of(arguments)
             launch = launch_asked(arguments)

@@ -34,7 +34,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if parent is not None:
         end_with_parent(parent)
     with output.working():
-        from autotune.api import Search, solve
+        from autotune.search import Search
+        from autotune.solving import solve
         from autotune.statement import ProblemStatement
         from autotune.trackers.followed import RunsOfTheDead
         from autotune.watch import Watch

@@ -13,8 +13,8 @@ from distir.metrics import iteration_seconds
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
-    from autotune.api import Search
     from autotune.problem import Problem
+    from autotune.search import Search
     from autotune.study.trial import Trial
 
 MOST = 3
@@ -67,7 +67,7 @@ def better(
 
     `options` are those of the file, and `facts` what they state.
     """
-    from autotune.api import solve
+    from autotune.solving import solve
 
     within = restricted(problem, target)
     if not within.space.count():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import Search, TuneResult, api, solve
+from autotune import Search, TuneResult, solve, solving
 from autotune.cli import progress
 from autotune.cli.output import quiet
 from autotune.cli.progress import progress as shown
@@ -72,8 +72,8 @@ def test_the_answer_is_told_before_the_sampler_tries_anything_and_stays() -> Non
 def test_a_proof_that_found_nothing_in_its_time_is_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(api, "MOST_QUICK", 0)
-    monkeypatch.setattr(api, "LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr(solving, "MOST_QUICK", 0)
+    monkeypatch.setattr(solving, "LONGEST_SECONDS", 0.0)
     told: list[TuneResult] = []
     watch = Watch(answered=told.append)
     result = solve(load_problem("mlp-4x64", devices=4), Search(trials=3), watch=watch)
