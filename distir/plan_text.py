@@ -82,6 +82,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         "sequence_length": model.sequence_length,
         "longest": model.longest,
         "symbols": {name: list(dims) for name, dims in model.symbols.items()},
+        "sequences": {name: list(dims) for name, dims in model.sequences.items()},
     }
     yield f"model {json.dumps(facts)}"
     yield f"workload {json.dumps({name: getattr(workload, name) for name in _SETTINGS})}"
@@ -181,12 +182,13 @@ def _token_passes(lines: Sequence[str], narrow: str) -> TokenPasses:
 def _read(lines: Sequence[str]) -> Plan:
     facts = _json(lines, "model")
     symbols = {name: tuple(dims) for name, dims in facts.pop("symbols").items()}
+    sequences = {name: tuple(dims) for name, dims in facts.pop("sequences", {}).items()}
     begin = next((i for i, line in enumerate(lines) if line.startswith("function ")), None)
     if begin is None or "}" not in lines[begin:]:
         raise StrategyError("the plan is damaged: it has no whole function")
     end = lines.index("}", begin)
     function = parse_function("\n".join(lines[begin : end + 1]))
-    model = LoadedModel(function=function, symbols=symbols, **facts)
+    model = LoadedModel(function=function, symbols=symbols, sequences=sequences, **facts)
     workload = Workload(model=model, **_json(lines, "workload"))
     strategy = Strategy.from_dict(_json(lines, "strategy"))
     fuse = any(f" = {Fused.name}{{" in line for line in lines)

@@ -314,21 +314,28 @@ def _cut_dim(node: Node) -> int | None:
 
 @collection_paused()
 def build_program(
-    function: Function, *, training: bool, loss: str | None = None, output: str | None = None
+    function: Function,
+    *,
+    training: bool,
+    loss: str | None = None,
+    output: str | None = None,
+    sequences: Mapping[str, Sequence[int]] | None = None,
 ) -> Program:
     """Infers the axes of a function, attaches a loss if training, and cuts it into blocks.
 
     `output` names the main output; by default it is the first. Without `loss`, it is cross-entropy
-    if the main output is logits, otherwise mean squared error. Raises `TransformError` if the
-    function has no such output, no batch, or no parameter that meets an input.
+    if the main output is logits, otherwise mean squared error. `sequences` has dims of inputs, by
+    their names, that are stated to be sequences. Raises `TransformError` if the function has no
+    such output, no batch, or no parameter that meets an input.
     """
+    analysed = partial(_analysed, training=training, loss=loss, sequences=sequences or {})
     function = _with_main_output(function, output, keep_others=not training)
     function = lower_always(function)
     found = rounds_of_partings(function)
-    program = _analysed(reduce(parted, found, function), training, loss)
+    program = analysed(reduce(parted, found, function))
     useful = needed(found, partial(_is_useful, program))
     if sum(map(len, useful)) < sum(map(len, found)):
-        program = _analysed(reduce(parted, useful, function), training, loss)
+        program = analysed(reduce(parted, useful, function))
     return program
 
 
@@ -354,13 +361,15 @@ def _within_turns(dims: AxisDims, cut: Cut) -> tuple[Axis, ...]:
     return dims[cut.dim][turns:]
 
 
-def _analysed(function: Function, training: bool, loss: str | None) -> Program:
+def _analysed(
+    function: Function, training: bool, loss: str | None, sequences: Mapping[str, Sequence[int]]
+) -> Program:
     """The program of a function whose first output is the main one."""
     function = canonical_order(function)
     fold = Fold.of(function)
-    found = _by_short_function(fold) if fold else None
+    found = _by_short_function(fold, sequences) if fold else None
     if found is None:
-        short = _Analysed.of(function)
+        short = _Analysed.of(function, sequences)
         found = short, Unfolded(short.function, short.axes, {})
     short, whole = found
     extents, axes = short.extents, whole.axes
@@ -370,11 +379,13 @@ def _analysed(function: Function, training: bool, loss: str | None) -> Program:
     return Program(cut_into_blocks(function, axes, whole.places), training, extents)
 
 
-def _by_short_function(fold: Fold) -> tuple[_Analysed, Unfolded] | None:
+def _by_short_function(
+    fold: Fold, sequences: Mapping[str, Sequence[int]]
+) -> tuple[_Analysed, Unfolded] | None:
     """The analysed short function, and the whole function with what was found there; None if its
     copies are not alike."""
     try:
-        short = _Analysed.of(fold.short, fold.last_copies)
+        short = _Analysed.of(fold.short, sequences, fold.last_copies)
     except CopiesDifferError:
         return None
     whole = fold.unfold(short.function, short.axes, short.extents.axes)
@@ -390,10 +401,15 @@ class _Analysed:
     extents: Extents
 
     @classmethod
-    def of(cls, function: Function, last_copies: Mapping[Value, Value] | None = None) -> _Analysed:
+    def of(
+        cls,
+        function: Function,
+        sequences: Mapping[str, Sequence[int]],
+        last_copies: Mapping[Value, Value] | None = None,
+    ) -> _Analysed:
         """Analyses a function whose ops are to be visited in the order they have."""
         function, axes = infer_ordered(function, last_copies=last_copies)
-        return cls(function, axes, find_extents(function, axes))
+        return cls(function, axes, find_extents(function, axes, sequences))
 
     @property
     def usual_loss(self) -> str:

@@ -8,11 +8,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Literal
 
 from distir.arguments import Checked
 from distir.axes.model import Axis
-from distir.errors import ImportModelError, StrategyError, UnknownNameError, shown
+from distir.axes.rescale import rescale
+from distir.errors import (
+    ImportModelError,
+    StrategyError,
+    TransformError,
+    UnknownNameError,
+    shown,
+)
 from distir.importers.load import LoadedModel
 from distir.importers.onnx_bind import names_in
 from distir.ir.core import Node
@@ -192,7 +200,11 @@ class Workload(Checked):
         if not (self.training and self.dropout):
             function = without_dropout(function)
         program = build_program(
-            function, training=self.training, loss=self.loss, output=self.output
+            function,
+            training=self.training,
+            loss=self.loss,
+            output=self.output,
+            sequences=self.model.sequences,
         )
         _check_batches(program, self.model)
         return program
@@ -235,9 +247,9 @@ class Workload(Checked):
 
     @property
     def _sequence_is_open(self) -> bool:
-        """Whether the file leaves the length of the sequence to its user."""
+        """Whether the file or the function leaves the length of the sequence to its user."""
         program = self.program
-        return any(
+        return bool(self.model.sequences) or any(
             symbol is not None and program.sequence in dim
             for value in self.model.function.inputs
             for symbol, dim in zip(
@@ -246,22 +258,44 @@ class Workload(Checked):
         )
 
     def sizes(self, samples: int) -> dict[Axis, int]:
-        """Axis sizes when `samples` are computed at once."""
+        """Axis sizes when `samples` are computed at once. Raises `TransformError` if the model
+        cannot have that length."""
         program = self.program
         if self.sequence_length is None and program.sequence and program.file_length == self.length:
             # So that further sequences, such as a decoder's, keep their own lengths.
             return program.sizes(samples, kept=self._fixed_beside_batch)
-        return program.sizes(samples, self.length, self._fixed_beside_batch)
+        return program.sizes(samples, self._possible_length, self._fixed_beside_batch)
+
+    @cached_property
+    def _possible_length(self) -> int | None:
+        """The sequence length in force. Raises `TransformError` if a function that says what its
+        sequence is makes other lengths of it, such as one more, which do not follow."""
+        if not self.model.sequences:
+            return self.length
+        function = self.program.function
+        sizes = self.program.sizes(1, self.length, self._fixed_beside_batch)
+        without_values = replace(function, constants=dict.fromkeys(function.constants))
+        try:
+            rescale(without_values, self.program.axes, sizes)
+        except TransformError as error:
+            raise TransformError(
+                f"sequence length {self.length}: {error}; a function that takes no sequence_length "
+                "is simulated with the length that it is built with"
+            ) from error
+        return self.length
 
     @cached_property
     def _fixed_beside_batch(self) -> frozenset[Axis]:
-        """The axes beside the batch whose sizes the model's file fixes."""
+        """The axes beside the batch whose sizes the model fixes, as it does where it is no file
+        that names them."""
         program, model = self.program, self.model
+        own = {value.name for value in model.function.inputs}  # not those of the loss
         return frozenset(
             axis
             for value in program.function.inputs
-            for symbol, dim in zip(
-                model.symbols.get(value.name, ()), program.axes.dims[value], strict=False
+            if value.name in own
+            for symbol, dim in zip_longest(
+                model.symbols.get(value.name, ()), program.axes.dims[value]
             )
             for axis in (dim if symbol is None else ())
             if axis in program.extents.beside_batch

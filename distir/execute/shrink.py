@@ -49,7 +49,8 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
     degrees = _degrees(strategies)
     whole = _main_part(workload)
     stages = max(strategy.stages for strategy in strategies)
-    function = drop_blocks(whole, max(2 * stages, SMALLEST))
+    sequences = workload.model.sequences
+    function = drop_blocks(whole, max(2 * stages, SMALLEST), sequences)
     batch = samples * math.lcm(*(_pieces_of_batch(strategy) for strategy in strategies))
     if batch > MOST_EXECUTED_SAMPLES:
         raise TransformError(
@@ -59,8 +60,10 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
     loss = _loss_kind(workload) if workload.training else None
     least: dict[str, int] = {}
     for _ in range(ATTEMPTS):
-        small, row_axes = shrink_sizes(function, degrees, workload.length, least)
-        model = LoadedModel(f"small {workload.model.name}", small)
+        small, row_axes = shrink_sizes(function, degrees, workload.length, least, sequences)
+        stated = (v.type.shape[d] for v in small.inputs for d in sequences.get(v.name, ()))
+        name, length = f"small {workload.model.name}", next(stated, None)
+        model = LoadedModel(name, small, length, sequences=sequences)
         shrunk = Workload(
             model=model,
             mode=workload.mode,
@@ -136,20 +139,22 @@ def without_unused(function: Function) -> Function:
 # --- fewer blocks ---------------------------------------------------------------------------------
 
 
-def drop_blocks(function: Function, fewest: int) -> Function:
+def drop_blocks(
+    function: Function, fewest: int, sequences: Mapping[str, Sequence[int]] | None = None
+) -> Function:
     """The function with fewer blocks, at least `fewest`.
 
     Stretches from a block up to an equal one are cut out. Every kind of block stays, and two of a
     kind that had two or more. If the shorter function would be cut into other blocks, fewer are
-    left out.
+    left out. `sequences` are stated dims of inputs, as `build_program` has them.
     """
-    blocks = build_program(function, training=False).blocks
+    blocks = build_program(function, training=False, sequences=sequences).blocks
     for least in range(fewest, len(blocks.blocks)):
         kept = _kept_blocks(blocks, least)
         if len(kept) == len(blocks.blocks):
             break
         shorter = without_boundaries(_chain(blocks, kept))
-        found = build_program(shorter, training=False).blocks
+        found = build_program(shorter, training=False, sequences=sequences).blocks
         if _op_names(found, range(len(found.blocks))) == _op_names(blocks, kept):
             return shorter
     return function
@@ -232,13 +237,15 @@ def shrink_sizes(
     degrees: Collection[int],
     sequence_length: int | None,
     least: Mapping[str, int],
+    sequences: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[Function, Mapping[Value, tuple[RowAxis | None, ...]]]:
     """The function with every axis as short as possible, except the batch.
 
     Also returns, per parameter and constant, the axis of each dim (None for a dim that is a product
-    of several axes). `least` gives smallest sizes by the names of such axes.
+    of several axes). `least` gives smallest sizes by the names of such axes. `sequences` are stated
+    dims of inputs, as `build_program` has them.
     """
-    program = build_program(function, training=False)
+    program = build_program(function, training=False, sequences=sequences)
     sizing = _Sizing(program, degrees, least)
     sizing.run(sequence_length)
     small = rescale(program.function, program.axes, sizing.sizes)
@@ -304,7 +311,7 @@ class _Sizing:
             self.members.setdefault(self.root(axis), []).append(axis)
         self.names = {axis: f"axis {number}" for number, axis in enumerate(self.members)}
         extents = self.program.extents
-        fixed = {self.root(axis) for axis in (*self.program.batches, *extents.beside_batch)}
+        fixed = {self.root(axis) for axis in self.program.batches}
         followers = {self.root(axis) for axis in self.axes.follows}
         sequences = {self.root(axis) for axis in extents.sequences}
         for axis in sorted(self.members, key=lambda axis: -axis.size):

@@ -17,7 +17,12 @@ from typing import Any
 from distir.errors import ImportModelError, checked_name, shown
 from distir.files import is_file, is_folder
 from distir.garbage import collection_paused
-from distir.importers.probe import build_at_probe_sizes
+from distir.importers.probe import (
+    build_at_possible_sizes,
+    build_at_probe_sizes,
+    dims_of_sequences,
+    probe_sizes,
+)
 from distir.importers.python import is_onnx_model, size_arguments
 from distir.ir import Function
 from distir.limits import MOST_ELEMENTS
@@ -46,9 +51,12 @@ class LoadedModel:
         default_factory=dict[str, tuple[str | None, ...]]
     )
     """Per input of an ONNX file and per dim: the name of a symbolic size, or None if the file fixes
-    the size."""
+    the size. The sizes of other inputs are fixed, but for samples and sequences."""
     lengths: tuple[str, ...] = ()
     """The symbolic sizes of an ONNX file that are neither a batch nor the size of an image."""
+    sequences: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Per input, the dims that are a sequence because a Python function says so, which took
+    `sequence_length`."""
     config: ModelConfig | None = None
     """The sizes and choices that the model was built from, if it was built from such."""
 
@@ -156,7 +164,9 @@ def _from_object(found: object, name: str, label: str, options: _Options) -> Loa
     def make(*sizes: int) -> object:
         given = dict(zip(("batch_size", "sequence_length"), sizes, strict=False))
         arguments = {key: value for key, value in given.items() if key in taken}
-        return run_user_code(label, lambda: found(**arguments), ImportModelError)
+        call = ", ".join(f"{name}={size}" for name, size in arguments.items())
+        where = f"{label}({call})" if call else label
+        return run_user_code(where, lambda: found(**arguments), ImportModelError)
 
     if not taken:
         return _from_result(make(), name, label, options)
@@ -165,8 +175,16 @@ def _from_object(found: object, name: str, label: str, options: _Options) -> Loa
         made = make(batch_size, sequence_length)
         return _from_result(made, name, label, options).function
 
-    usual = taken.get("sequence_length")
-    return LoadedModel(name, build_at_probe_sizes(build), usual if isinstance(usual, int) else None)
+    batch, usual = (
+        size if isinstance(size, int) and size > 0 else None
+        for size in map(taken.get, ("batch_size", "sequence_length"))
+    )
+    function, length = build_at_possible_sizes(build, batch, usual)
+    sequences: Mapping[str, tuple[int, ...]] = {}
+    if "sequence_length" in taken:
+        samples, _ = probe_sizes()
+        sequences = dims_of_sequences(function, length, lambda other: build(samples, other))
+    return LoadedModel(name, function, usual, sequences=sequences)
 
 
 def _from_result(made: object, name: str, label: str, options: _Options) -> LoadedModel:

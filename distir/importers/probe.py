@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
+from distir.errors import ImportModelError
 from distir.ir import Function
 
 _SEQUENCES = (23, 29, 31, 37, 41, 43, 47, 53, 19, 17, 13, 11, 7, 5, 3, 2)
@@ -36,3 +37,54 @@ def build_at_probe_sizes(
     if taken.isdisjoint((batch, sequence)):
         return function
     return build(*probe_sizes(taken, longest))
+
+
+def build_at_possible_sizes(
+    build: Callable[[int, int], Function], batch: int | None, sequence: int | None
+) -> tuple[Function, int]:
+    """The function that `build(batch, sequence)` makes, and its sequence length: at probe sizes if
+    it can have them.
+
+    Where it cannot, as when it cuts sequences into pieces, it is built with the usual `sequence`,
+    and else with the usual `batch`, too, if it has such. Raises the last `ImportModelError`.
+    """
+    lengths: list[int] = []
+
+    def at(batch: int, sequence: int) -> Function:
+        lengths.append(sequence)
+        return build(batch, sequence)
+
+    probe, _ = probe_sizes()
+    attempts: list[Callable[[], Function]] = [lambda: build_at_probe_sizes(at)]
+    if sequence is not None:
+        attempts.append(lambda: at(probe, sequence))
+    if batch is not None and batch > 1:
+        attempts.append(lambda: at(batch, sequence or probe_sizes()[1]))
+    *others, last = attempts
+    for attempt in others:
+        try:
+            return attempt(), lengths[-1]
+        except ImportModelError:
+            continue
+    return last(), lengths[-1]
+
+
+def dims_of_sequences(
+    function: Function, length: int, build: Callable[[int], Function]
+) -> Mapping[str, tuple[int, ...]]:
+    """Per input of a function that `build(length)` made, the dims that are as long as the sequence:
+    they are twice as long where that is. Where it cannot be built so, all dims of that length."""
+    try:
+        doubled = build(2 * length).inputs
+    except ImportModelError:
+        doubled = ()
+    shapes = {value.name: value.type.shape for value in doubled}
+    found = {
+        value.name: tuple(
+            dim
+            for dim, size in enumerate(value.type.shape)
+            if size == length and shapes.get(value.name, {dim: 2 * length})[dim] == 2 * length
+        )
+        for value in function.inputs
+    }
+    return {name: dims for name, dims in found.items() if dims}

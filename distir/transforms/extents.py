@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distir.axes.model import Axes, Axis, AxisDims
@@ -44,13 +44,16 @@ class Extents:
         return (*self.batches, *self.sequences, *self.beside_batch)
 
 
-def find_extents(function: Function, axes: Axes) -> Extents:
+def find_extents(
+    function: Function, axes: Axes, stated: Mapping[str, Sequence[int]] | None = None
+) -> Extents:
     """Finds the batch and the sequences of a function by what ops do with the axes of its inputs.
 
     The batch is the first axis of an input that every op on activations goes over in parallel, or,
     if there is none, an axis of an input's first dim. Sequences are axes that needed a boundary,
     that no weight of a product carries, and at whose positions some product has the same weights:
-    features that are only multiplied with each other are no sequence. Raises `TransformError` if
+    features that are only multiplied with each other are no sequence. Where dims of inputs are
+    `stated` to be sequences, by the names of inputs, only these are. Raises `TransformError` if
     there is no batch.
     """
     roles = Roles.of(function)
@@ -84,7 +87,8 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     if batch is None:
         reason = (
             "no input has a batch dim of size 2 or more that reaches the output; export the model "
-            "with a batch of at least 2, or with a symbolic batch dim"
+            "with a batch of at least 2, or with a symbolic batch dim (a Python function: take "
+            "batch_size)"
         )
         of_batch = (note for note in function.notes if "batch" in note)
         raise TransformError("; ".join((reason, *of_batch)))
@@ -101,6 +105,7 @@ def find_extents(function: Function, axes: Axes) -> Extents:
     whole = [axis for axis in sequences if (axis,) in alone]
     counted = _counted_pieces(function, axes, batch) if candidates and not whole else ()
     sequences = whole or (counted[:1] if counted else factors) or candidates[:1]
+    sequences = _as_stated(function, axes, stated or {}, batch, sequences)
     factors = [*factors, *counted[1:]]
     tied = {axes.tied(axis) for axis in sequences}
     fixed = _cut_into(sequences) if not counted and sequences == factors else None
@@ -126,6 +131,20 @@ def find_extents(function: Function, axes: Axes) -> Extents:
         fixed_sequence=fixed or _fixed_by(function, axes, tied),
         piece=1 if whole else math.prod(axis.size for axis in counted[1:]),
     )
+
+
+def _as_stated(
+    function: Function,
+    axes: Axes,
+    stated: Mapping[str, Sequence[int]],
+    batch: Axis,
+    found: Sequence[Axis],
+) -> Sequence[Axis]:
+    """Of the sequences that ops tell, those that are stated; the stated ones if there are none."""
+    dims = (axes.dims[v][dim] for v in function.inputs for dim in stated.get(v.name, ()))
+    alone = [dim[0] for dim in dims if len(dim) == 1 and dim[0] is not batch]
+    tied = {axes.tied(axis) for axis in alone}
+    return [axis for axis in found if axes.tied(axis) in tied] or alone or found
 
 
 def _counted_pieces(function: Function, axes: Axes, batch: Axis) -> tuple[Axis, ...]:

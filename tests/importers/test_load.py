@@ -189,7 +189,10 @@ def test_probe_sizes_are_unlike_all_others() -> None:
         ("{file}", r"model\.py: name the function too, as in .*model\.py:build"),
         ("{file}:bild", "unknown attribute.*'bild'; did you mean: .*build"),
         ("{file}:number", r"number returns builtins\.int; expected a distir Function"),
-        ("{file}:broken", r"broken: ValueError: first line \(at .*model\.py:\d+\)$"),
+        (
+            "{file}:broken",
+            r"broken\(batch_size=\d+\): ValueError: first line \(at .*model\.py:\d+\)$",
+        ),
         ("{file}:greedy", "needs an argument 'hidden'"),
         ("{file}:leaves", r"leaves: SystemExit: 3 \(at .*model\.py:\d+\)$"),
         ("{folder}/bad.py:f", r"bad\.py:f: SyntaxError: .* \(at .*bad\.py:1\)$"),
