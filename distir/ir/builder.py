@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from numbers import Integral
+from typing import Any, cast
 
-from distir.errors import ArgumentError
+from distir.errors import ArgumentError, shown
 from distir.ir.core import NodeBuilder, Value
 from distir.ir.function import Function
 from distir.ir.types import DType, TensorType
@@ -24,14 +25,15 @@ class Builder(NodeBuilder):
         self.notes: list[str] = []
 
     def input(self, name: str, shape: Sequence[int], dtype: DType = DType.FLOAT32) -> Value:
-        """Declares a value that differs from sample to sample."""
-        value = Value(TensorType(tuple(shape), dtype), name)
+        """Declares a value that differs from sample to sample. Raises `ArgumentError` if name,
+        shape or type are none."""
+        value = _declared(name, shape, dtype)
         self.inputs.append(value)
         return value
 
     def parameter(self, name: str, shape: Sequence[int], dtype: DType = DType.FLOAT32) -> Value:
-        """Declares a trained value."""
-        value = Value(TensorType(tuple(shape), dtype), name)
+        """Declares a trained value. Raises `ArgumentError` if name, shape or type are none."""
+        value = _declared(name, shape, dtype)
         self.parameters.append(value)
         return value
 
@@ -51,3 +53,25 @@ class Builder(NodeBuilder):
         )
         verify_order(function)
         return function
+
+
+def _declared(name: str, shape: Sequence[int], dtype: DType) -> Value:
+    """A value with this name and type; raises `ArgumentError` if they are none."""
+    if not isinstance(cast("object", name), str):
+        raise ArgumentError(f"the name of a value is {shown(name)}; expected a text")
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(cast("object", shape), Sequence) else ()
+    if not (isinstance(cast("object", shape), Sequence) and all(map(_is_size, sizes))):
+        raise ArgumentError(
+            f"{name or 'a value'} has the shape {shown(shape)}; expected a list of whole numbers, "
+            "none below 0, such as (64, 256)"
+        )
+    if not isinstance(cast("object", dtype), DType):
+        raise ArgumentError(
+            f"{name or 'a value'} has the type {shown(dtype)}; expected one of distir.ir.DType, "
+            "such as DType.FLOAT32"
+        )
+    return Value(TensorType(tuple(map(int, sizes)), dtype), name)
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, Integral) and type(size) is not bool and int(size) >= 0

@@ -222,8 +222,13 @@ class NodeBuilder:
         return self._scalars[key]
 
     def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
-        """Applies an op and returns all of its results."""
-        types = op.infer(*(operand.type for operand in operands))
+        """Applies an op and returns all of its results. Raises `ArgumentError` for what is no op or
+        no value, and if the op takes another number of values."""
+        try:
+            types = op.infer(*(operand.type for operand in operands))
+        except (AttributeError, TypeError, ValueError) as error:
+            _explain_misuse(op, operands, error)
+            raise
         label = name or op.name
         results = tuple(Value(type, label) for type in types)
         self.nodes.append(Node(op, operands, results, self.origin, self.part))
@@ -233,6 +238,28 @@ class NodeBuilder:
         """Applies an op with one result and returns it."""
         (result,) = self.apply(op, *operands, name=name)
         return result
+
+
+def _explain_misuse(op: object, operands: Sequence[object], error: Exception) -> None:
+    """Raises `ArgumentError` if an op could not be applied because of what it was given."""
+    from distir.errors import ArgumentError, shown
+
+    if not isinstance(op, Op):
+        raise ArgumentError(
+            f"an op is {shown(op)}; expected an object of a class of ops, such as MatMul()"
+        ) from error
+    for position, operand in enumerate(operands, start=1):
+        if not isinstance(operand, Value):
+            raise ArgumentError(
+                f"operand {position} of {op.name} is of {type(operand)}; expected a value of the "
+                "builder, such as builder.parameter(name, shape) or builder.constant(array, dtype)"
+            ) from error
+    if isinstance(error, ValueError) and "values to unpack" in str(error):
+        found = ", ".join(str(each.type) for each in operands if isinstance(each, Value))
+        raise ArgumentError(
+            f"{op.name} was given {len(operands)} operands ({found}); expected another number of "
+            f"them ({error})"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distir.cost.work import Work
+from distir.errors import ShapeError
 from distir.ir.core import Array, Backward, Gradients, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Signature, broadcast_signature
@@ -20,8 +21,15 @@ class Elementwise(Op):
     """Base of elementwise ops: one parallel loop per dim of the result."""
 
     __slots__ = ()
+    takes: ClassVar[int] = 0
+    """The number of operands; 0: any."""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
+        if self.takes and len(operands) != self.takes:
+            raise ShapeError(
+                f"{self.name}: {len(operands)} operands ({', '.join(map(str, operands))}); "
+                f"expected {self.takes}"
+            )
         shape = broadcast_shapes(self.name, *(t.shape for t in operands))
         return (TensorType(shape, self.result_dtype(*operands)),)
 
@@ -39,6 +47,7 @@ class Unary(Elementwise):
     only the result need be kept for the backward pass."""
 
     __slots__ = ()
+    takes = 1
     slope_from_result: ClassVar[bool] = False
 
     @abstractmethod
@@ -77,6 +86,7 @@ class Binary(Elementwise):
     """Base of ops with two operands."""
 
     __slots__ = ()
+    takes = 2
 
     @abstractmethod
     def apply(self, a: Array, b: Array) -> Array:
