@@ -74,4 +74,4 @@ def _declared(name: str, shape: Sequence[int], dtype: DType) -> Value:
 
 
 def _is_size(size: object) -> bool:
-    return isinstance(size, Integral) and type(size) is not bool and int(size) >= 0
+    return type(size) is not bool and isinstance(size, Integral) and int(size) >= 0

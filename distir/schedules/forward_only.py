@@ -32,5 +32,6 @@ forward_only = ScheduleFamily(
     summary="forward passes in order; nothing is kept",
     source="(inference: there is little to order)",
     most_chunks=None,
+    is_proven=True,
 )
 """The one schedule family for inference; `SCHEDULES` has only families for training."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from functools import lru_cache
+from typing import Literal, Protocol, TypeAlias, cast
 
 from distir.errors import ScheduleError
 from distir.registry import LAST, Registry
 from distir.schedules.core.rhythm import Rhythm
 from distir.schedules.core.schedule import Schedule
+from distir.schedules.core.validate import validate
 from distir.units import counted
+from distir.user_code import described
 
 __all__ = [
     "SCHEDULES",
@@ -20,6 +23,9 @@ __all__ = [
     "schedule_family",
     "stages_on_ranks",
 ]
+
+_OWN = "distir.schedules.families."
+"""Where the families are that tests hold to what a family must be."""
 
 StagePlacement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
 """The rule that says which of the `ranks · chunks` stages a rank holds.
@@ -73,6 +79,8 @@ class ScheduleFamily:
     placement: StagePlacement = "loop"
     demands: Requirement = _no_demands
     """Says what the schedule needs besides a fitting number of chunks."""
+    is_proven: bool = False
+    """Whether all that the generator makes is known to run; what others make is validated."""
 
     def requires(self, ranks: int, chunks: int, microbatches: int) -> str | None:
         """Why there is no schedule for these numbers, or None if there is one."""
@@ -88,7 +96,8 @@ class ScheduleFamily:
             else:
                 takes = f"has at most {most} chunks"
             return f"{self.name} {takes} per rank, not {chunks}"
-        return self.demands(ranks, chunks, microbatches)
+        reason = self.demands(ranks, chunks, microbatches)
+        return reason if reason or self.is_proven else _fault(self, ranks, chunks, microbatches)
 
     def __call__(self, ranks: int, chunks: int, microbatches: int) -> Schedule:
         """The schedule for these numbers; raises `ScheduleError` if there is none."""
@@ -102,6 +111,60 @@ class ScheduleFamily:
         if reason is not None:
             raise ScheduleError(reason)
         return self.generate(ranks, chunks, microbatches)
+
+
+@lru_cache(maxsize=4096)
+def _fault(family: ScheduleFamily, ranks: int, chunks: int, microbatches: int) -> str | None:
+    """What is wrong with the schedule that a generator makes for these numbers, or None."""
+    numbers = ", ".join(
+        (
+            counted(ranks, "rank"),
+            counted(chunks, "chunk"),
+            counted(microbatches, "microbatch", "es"),
+        )
+    )
+    try:
+        made = cast("object", family.generate(ranks, chunks, microbatches))
+        schedule = made.schedule() if isinstance(made, Rhythm) else made
+        if not isinstance(schedule, Schedule):
+            return (
+                f"{family.name} makes {type(made).__name__} for {numbers}; expected a Schedule, "
+                "as parse_schedule makes of text, or a Rhythm"
+            )
+        validate(schedule)
+    except ScheduleError as error:
+        return f"{family.name} makes no schedule that can run for {numbers}: {error}"
+    except Exception as error:  # noqa: BLE001  whatever a generator of theirs does
+        return f"{family.name} makes no schedule for {numbers}: {described(error)}"
+    wrong = next(_contradictions(family, schedule, ranks, chunks, microbatches), None)
+    return wrong and f"{family.name} for {numbers} makes a schedule with {wrong}"
+
+
+def _contradictions(
+    family: ScheduleFamily, schedule: Schedule, ranks: int, chunks: int, microbatches: int
+) -> Iterator[str]:
+    """Where a schedule is none for these numbers, or not what its family says."""
+    for name, number, expected in (
+        ("ranks", len(schedule.ranks), ranks),
+        ("stages", schedule.stages, ranks * chunks),
+        ("microbatches", schedule.microbatches, microbatches),
+    ):
+        if number != expected:
+            yield f"{number} {name}; expected {expected}"
+    if not schedule.has_backward:
+        yield "forward passes only; expected backward passes as well"
+    if schedule.splits_backward and not family.splits_backward:
+        yield "W; expected none of a family without splits_backward=True"
+    if any(schedule.overlapped) and not family.overlaps:
+        yield "overlapped pairs; expected none of a family without overlaps=True"
+    if family.placement != "stated":
+        held = stages_on_ranks(family.placement, ranks, chunks)
+        for rank, (found, wanted) in enumerate(zip(schedule.stages_of_ranks, held, strict=False)):
+            if sorted(found) != sorted(wanted):
+                yield (
+                    f"the stages {', '.join(map(str, found))} on rank {rank}; expected "
+                    f"{', '.join(map(str, wanted))}, as placement={family.placement!r} says"
+                )
 
 
 SCHEDULES: Registry[ScheduleFamily] = Registry("schedule", group="distir.schedules")
@@ -144,6 +207,7 @@ def schedule_family(
             copies=copies,
             placement=placement,
             demands=demands,
+            is_proven=generate.__module__.startswith(_OWN),
         )
         return SCHEDULES.add(name, family, summary, order)
 

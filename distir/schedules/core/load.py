@@ -83,6 +83,7 @@ def _family(path: str, _changed: int) -> ScheduleFamily:
         copies=copies,
         placement="stated",
         demands=demands,
+        is_proven=True,
     )
 
 
