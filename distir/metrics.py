@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from distir.errors import DistirError
+from distir.errors import DistirError, shown
 from distir.limits import LONGEST_SECONDS, MOST_BYTES, SHORTEST_SECONDS
 from distir.registry import Registry
 from distir.units import Unit, percent, short_days, short_number, unit_of
@@ -256,8 +256,8 @@ def reason_beyond(iteration: Iteration, at: int = 0) -> str:
 
 def measured(iteration: Iteration) -> dict[str, Any]:
     """Every metric of an iteration that can be known, by name. Raises `DistirError`, naming the
-    metric, where the formula of another package fails."""
-    return {
+    metric, where the formula of another package fails or gives no numbers."""
+    found = {
         each.name: run_user_code(
             f"metric {each.name}",
             lambda formula=each.value.formula: formula(iteration),
@@ -266,6 +266,24 @@ def measured(iteration: Iteration) -> dict[str, Any]:
         for each in METRICS
         if not missing_needs(each.value, iteration.cost)
     }
+    for name, value in found.items():
+        _check_numbers(name, value, iteration)
+    return found
+
+
+def _check_numbers(name: str, found: object, iteration: Iteration) -> None:
+    """Raises `DistirError` if what a metric gives is neither a number nor has one for each
+    strategy."""
+    if type(found) in (float, int):
+        return
+    import numpy as np
+
+    array, strategies = np.asarray(found), np.shape(iteration.seconds)
+    if array.dtype.kind in "biuf" and array.shape in ((), strategies):
+        return
+    given = f"numbers of shape {array.shape}" if array.dtype.kind in "biuf" else shown(found)
+    of_each = f", or an array of shape {strategies} with one of each strategy" if strategies else ""
+    raise DistirError(f"metric {name} gives {given}; expected a number{of_each}")
 
 
 def memory_use(metrics: Mapping[str, float], limit_bytes: float) -> dict[str, float]:

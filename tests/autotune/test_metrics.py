@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.api import (
@@ -23,7 +25,9 @@ from autotune.reports.ranking import ranking_table
 from autotune.reports.simulation import simulation_report
 from autotune.tables.files import table_file
 from distir import Strategy
+from distir.errors import DistirError
 from distir.metrics import METRICS, Metric, find_metric
+from distir.registry import LAST, Entry
 
 ALL = pytest.mark.parametrize("metric", [each.value for each in METRICS], ids=METRICS.names())
 
@@ -110,3 +114,28 @@ def test_what_is_no_metric_is_not_found() -> None:
     assert find_metric("") is None
     assert find_metric("value") is None
     assert "value" not in METRICS
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "gives None; expected a number"),
+        ("fast", "gives 'fast'; expected a number"),
+        (np.ones(7), r"gives numbers of shape \(7,\); expected a number"),
+    ],
+)
+def test_a_metric_that_gives_no_numbers_is_named(
+    given: object, said: str, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def formula(_: object) -> Any:
+        return given
+
+    of_ours = METRICS.get(METRICS.names()[0])
+    entry = Entry("theirs", replace(of_ours, formula=formula), "", LAST)
+    monkeypatch.setitem(vars(METRICS)["_entries"], "theirs", entry)
+    strategies = [problem.space.at(place) for place in range(5)]
+    simulator = problem.simulator
+    with pytest.raises(DistirError, match=f"metric theirs {said}"):
+        simulator.simulate_many(strategies)
+    with pytest.raises(DistirError, match=f"metric theirs {said}"):
+        simulator.simulate(strategies[0])
