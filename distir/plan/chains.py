@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from distir.axes.model import Axis
+from distir.errors import TransformError
 from distir.ir.core import Value
 from distir.plan.decisions import Place, deciding, places_of
 from distir.plan.positions import Positions, layout_at, positions_of
@@ -223,6 +224,13 @@ class ChainPlacer:
             given = [
                 step.output_gradients[v] for v in step.block.outputs if v in step.output_gradients
             ]
+            if len(handed) < len(given):
+                ends = ", ".join(value.name for value in step.block.outputs)
+                raise TransformError(
+                    f"no gradient comes back to {ends}, so that the parameters before it are not "
+                    "trained: what reads it has no derivative (an op of one's own needs a slope); "
+                    "for the forward pass alone, take the mode inference"
+                )
             layouts = tuple(
                 layout_at(positions, step.axes.dims[value])
                 for positions, value in zip(handed, given, strict=True)
