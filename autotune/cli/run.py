@@ -36,6 +36,7 @@ from autotune.cli.studies import add_run_options, as_begun, kept_of, read_enqueu
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError
 from distir.files import check_no_output
+from distir.units import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -195,7 +196,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if result.interrupted or (tracking is not None and tracking.interrupted):
         return INTERRUPTED
     if result.error is not None:
-        note(f"{result.error}; the search ended after {len(result.trials)} trials", is_error=True)
+        made = counted(len(result.trials), "trial")
+        note(f"{result.error}; the search ended after {made}", is_error=True)
         return 1
     reasons = Counter(trial.evaluation.reason or "" for trial in result.trials if trial.failed)
     return status_of(len(result.trials), dict(reasons.most_common()))

@@ -18,11 +18,12 @@ from distir.execute.values import (
     loss_weight,
     microbatch,
 )
-from distir.ir.core import Array, Part, Value
+from distir.ir.core import Array, Node, Part, Value
 from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.optimizer import MomentumStep, SGDStep
 from distir.transforms.lower import has_dropout
+from distir.user_code import described
 from distir.workload import Workload
 
 
@@ -36,8 +37,8 @@ def evaluate(
 
     `inputs` and `parameters` are in the function's order, or mapped from its values. Real numbers
     are computed in `dtype`; integers keep their type. A value is freed after its last reader.
-    Raises `TransformError` if an array is missing or has another shape than its value, and if
-    indices lie beyond what they choose from.
+    Raises `TransformError` if an array is missing or has another shape than its value, and if an
+    op cannot be computed, as where indices lie beyond what they choose from.
     """
     import numpy as np
 
@@ -52,17 +53,31 @@ def evaluate(
     with np.errstate(all="ignore"):
         for node in function.nodes:
             operands = [_look_up(function, known, operand) for operand in node.operands]
-            try:
-                results = node.op.evaluate(*operands)
-            except IndexError as error:
-                raise TransformError(
-                    f"{function.name}: {node.op.name} cannot be computed at these sizes: {error}"
-                ) from error
-            known |= zip(node.results, results, strict=True)
+            known |= zip(node.results, _results(function.name, node, operands), strict=True)
             for value in dict.fromkeys(node.operands):
                 if last[value] is node and value not in kept:
                     del known[value]
     return [known[output] for output in function.outputs]
+
+
+def _results(name: str, node: Node, operands: Sequence[Array]) -> Sequence[Array]:
+    """What an op makes, which may be a user's own."""
+    import numpy as np
+
+    where = f"{name}: {node.op.name}"
+    try:
+        results = node.op.evaluate(*operands)
+    except Exception as error:
+        raise TransformError(
+            f"{where} cannot be computed at these sizes: {described(error)}"
+        ) from error
+    for value, array in zip(node.results, results, strict=True):
+        if np.shape(array) != value.type.shape:
+            raise TransformError(
+                f"{where} computes an array of shape {list(np.shape(array))}; expected "
+                f"{list(value.type.shape)}, which is the shape that its result has"
+            )
+    return results
 
 
 def _given(

@@ -243,6 +243,7 @@ class NodeBuilder:
 def _explain_misuse(op: object, operands: Sequence[object], error: Exception) -> None:
     """Raises `ArgumentError` if an op could not be applied because of what it was given."""
     from distir.errors import ArgumentError, shown
+    from distir.units import counted
 
     if not isinstance(op, Op):
         raise ArgumentError(
@@ -257,8 +258,8 @@ def _explain_misuse(op: object, operands: Sequence[object], error: Exception) ->
     if isinstance(error, ValueError) and "values to unpack" in str(error):
         found = ", ".join(str(each.type) for each in operands if isinstance(each, Value))
         raise ArgumentError(
-            f"{op.name} was given {len(operands)} operands ({found}); expected another number of "
-            f"them ({error})"
+            f"{op.name} was given {counted(len(operands), 'operand')} ({found}); expected another "
+            f"number of them ({error})"
         ) from error
 
 

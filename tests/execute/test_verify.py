@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,10 +25,12 @@ from distir.execute.verify import (
 )
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, DType, Function
+from distir.ir.core import Array
 from distir.models.layers import linear
 from distir.ops.activations import Relu
-from distir.ops.arithmetic import Mul, Sin
+from distir.ops.arithmetic import Exp, Mul, Sin
 from distir.ops.collective import AllReduce
+from distir.ops.elementwise import Unary
 from distir.ops.lookup import GatherND
 from tests.importers.models import FLOAT, INT64, integers, model, node, stripped, weights
 
@@ -292,3 +295,42 @@ def test_indices_beyond_what_they_choose_from_are_an_error_of_one_line() -> None
     function = builder.build([builder.add(GatherND(), x, where)])
     with pytest.raises(TransformError, match="beyond: GatherND cannot be computed at these sizes"):
         evaluate(function, [np.zeros((4, 3)), np.array([[9, 0]])])
+
+
+@dataclass(frozen=True, slots=True)
+class FirstColumn(Unary):
+    """Makes an array of another shape than it says."""
+
+    name: ClassVar[str] = "FirstColumn"
+
+    def apply(self, x: Array) -> Array:
+        return x[:, :1]
+
+    def slope(self, x_or_y: Array) -> Array:
+        return np.ones_like(x_or_y)
+
+
+@dataclass(frozen=True, slots=True)
+class Failing(FirstColumn):
+    """Raises what it likes."""
+
+    name: ClassVar[str] = "Failing"
+
+    def apply(self, x: Array) -> Array:
+        raise KeyError("scale")
+
+
+@pytest.mark.parametrize(
+    ("op", "says"),
+    [
+        (FirstColumn(), r"FirstColumn computes an array of shape \[4, 1\]; expected \[4, 3\]"),
+        (Failing(), r"Failing cannot be computed at these sizes: KeyError: 'scale' \(at .*py:\d+"),
+    ],
+)
+def test_an_op_that_is_not_what_it_says_is_named_in_one_line(op: Unary, says: str) -> None:
+    builder = Builder("own")
+    x = builder.input("x", (4, 3))
+    function = builder.build([builder.add(Exp(), builder.add(op, x))])
+    with pytest.raises(TransformError, match=says) as caught:
+        evaluate(function, [np.ones((4, 3))])
+    assert "\n" not in str(caught.value)
