@@ -89,6 +89,12 @@ class Block:
         return tuple(seen)
 
     @property
+    def read(self) -> tuple[Value, ...]:
+        """The inputs that its ops read, in order; others are handed on."""
+        inputs = set(self.inputs)
+        return tuple(dict.fromkeys(v for node in self.nodes for v in node.operands if v in inputs))
+
+    @property
     def hands_on(self) -> bool:
         """Whether it makes activations of the types of those that it takes, as layers do."""
         taken = sorted(str(value.type) for value in self.inputs)
@@ -126,10 +132,8 @@ class Block:
         """A key that is equal for blocks that do the same with weights to as many activations from
         outside, and as much of the loss: for layers of one model, and all blocks of equal
         structure."""
-        inputs = set(self.inputs)
-        read = dict.fromkeys(v for node in self.nodes for v in node.operands if v in inputs)
         loss = tuple(node.op for node in self.nodes if node.part is Part.LOSS)
-        return (ops_with_weights(self.nodes, roles), tuple(v.type for v in read), loss)
+        return (ops_with_weights(self.nodes, roles), tuple(v.type for v in self.read), loss)
 
     def axis_order(self, axes: Axes) -> tuple[Axis, ...]:
         """All axes in order of first occurrence; those of equal blocks correspond by position."""

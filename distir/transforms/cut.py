@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from distir.axes.model import Axes, Axis, find_representative
 from distir.ir.core import Node, Value
 from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.arithmetic import Add
+from distir.transforms.block import ops_with_weights
 from distir.transforms.blocks import Block, Blocks, Roles
 from distir.transforms.layer_groups import LONGEST_PERIOD, group_layers
 from distir.transforms.splits import GrowingPiece, Splittable
@@ -19,6 +20,9 @@ from distir.transforms.splits import GrowingPiece, Splittable
 MIN_READERS_OF_SHARED = 3
 """A value that crosses many cuts, as an encoder's output does, is carried along with the activation
 if at least this many pieces read it. Otherwise its readers stay in one piece."""
+
+MOST_PASSING = 3
+"""The most values that are carried past one tower."""
 
 CopyPlace = tuple[int, int]
 """(place within a copy, number of the copy) of a node in a repeat whose copies are alike."""
@@ -124,6 +128,15 @@ class _Chain:
     inseparable: Collection[Node]
 
 
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """A value that may be live beside another one from one reading to the next: `past` are the
+    cuts that it may cross so, by the position in the chain of the op behind them."""
+
+    value: Value
+    past: range
+
+
 def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[Node]:
     """The ops that add a weight to what the op before makes, a product with weights.
 
@@ -142,34 +155,50 @@ def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[No
 
 
 def _pieces(chain: _Chain) -> list[list[Node]]:
-    """Runs of ops between places where a single activation is live."""
-    pieces = _runs(chain.nodes, _cuts(chain, frozenset()))
-    longest = max(pieces, key=len, default=list[Node]())
-    if len(longest) < len(chain.nodes) / 4:
-        return pieces
-    shared = _shared_value(longest, chain)
-    if shared is None:
-        return pieces
-    return _runs(chain.nodes, _cuts(chain, frozenset((shared,))))
+    """Runs of ops between places where a single activation is live, apart from what is carried
+    past a tower, and from a value that many of the runs read."""
+    carried: tuple[_Carried, ...] = ()
+    pieces = _runs(chain.nodes, _cuts(chain))
+    while (longest := _too_long(pieces, chain)) and (passing := _passing(longest, chain, carried)):
+        carried = (*carried, *passing)
+        pieces = _runs(chain.nodes, _cuts(chain, carried))
+    shared = None if longest is None else _shared_value(longest, chain, carried)
+    return pieces if shared is None else _runs(chain.nodes, _cuts(chain, carried, shared))
 
 
-def _cuts(chain: _Chain, carried: frozenset[Value]) -> list[int]:
-    """Positions in the chain before which a single activation is live, apart from `carried`."""
+def _too_long(pieces: Sequence[Sequence[Node]], chain: _Chain) -> range | None:
+    """The positions of the longest piece, if it is a quarter of the chain or more."""
+    ends = [*accumulate(map(len, pieces))]
+    longest = max((range(end - len(p), end) for p, end in zip(pieces, ends, strict=True)), key=len)
+    return longest if len(longest) >= len(chain.nodes) / 4 else None
+
+
+def _cuts(
+    chain: _Chain, carried: Collection[_Carried] = (), shared: Value | None = None
+) -> list[int]:
+    """Positions in the chain before which a single activation is live, apart from the `shared` one
+    and from those that are `carried` past."""
     nodes = chain.nodes
     last_use = {
         value: position
         for position, node in enumerate(nodes)
         for value in node.operands
-        if value in chain.roles.activations and value not in carried
+        if value in chain.roles.activations and value is not shared
     }
     cuts: list[int] = []
     live: set[Value] = set()
-    for position, node in enumerate(nodes):
+    for position, node in enumerate(nodes[:-1]):
         live.update(value for value in node.results if last_use.get(value, -1) > position)
         live.difference_update([v for v in node.operands if last_use.get(v) == position])
-        if len(live) != 1 or position + 1 == len(nodes):
+        following = nodes[position + 1]
+        if following in chain.inseparable:
             continue
-        if nodes[position + 1] not in chain.inseparable:
+        if chain.roles.activations.isdisjoint(following.operands):
+            # It begins what meets the live value later: a tower is a piece, a second table is not.
+            if all(position + 1 != each.past.start for each in carried):
+                continue
+        passing = {each.value for each in carried if position + 1 in each.past}
+        if live and len(live - passing) <= 1:
             cuts.append(position + 1)
     return cuts
 
@@ -180,25 +209,62 @@ def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
     return [list(chain[a:b]) for a, b in pairwise(bounds) if a < b]
 
 
-def _shared_value(piece: Sequence[Node], chain: _Chain) -> Value | None:
+def _shared_value(piece: range, chain: _Chain, carried: Collection[_Carried]) -> Value | None:
     """The value that allows to cut a long piece if it is carried along; at least
     `MIN_READERS_OF_SHARED` of the new pieces read it. None if there is none."""
-    counts = Counter(value for node in piece for value in dict.fromkeys(node.operands))
-    made = chain.nodes[: chain.nodes.index(piece[0]) + len(piece)]
+    counts = Counter(v for at in piece for v in dict.fromkeys(chain.nodes[at].operands))
     readers = {
         value: counts[value]
-        for node in made
+        for node in chain.nodes[: piece.stop]
         for value in node.results
         if value in chain.roles.activations
     }
     for value in sorted(readers, key=lambda v: -readers[v])[:3]:
         if readers[value] < MIN_READERS_OF_SHARED:
             return None
-        runs = _runs(chain.nodes, _cuts(chain, frozenset((value,))))
+        runs = _runs(chain.nodes, _cuts(chain, carried, value))
         reading = sum(any(value in node.operands for node in run) for run in runs)
         if reading >= MIN_READERS_OF_SHARED:
             return value
     return None
+
+
+def _passing(piece: range, chain: _Chain, carried: tuple[_Carried, ...]) -> tuple[_Carried, ...]:
+    """What is carried past a tower in a long piece: the fewest values, up to `MOST_PASSING`, that
+    are not read for a quarter of the piece, so that, without them, `ALIKE` pieces there are alike.
+    Empty if there are none.
+
+    So are the texts of a model that looks at images next, or what an encoder and a decoder both
+    begin with.
+    """
+    places: dict[Value, list[int]] = {}
+    for position, node in enumerate(chain.nodes[: piece.stop]):
+        for value in (*dict.fromkeys(node.operands), *node.results):
+            if value in chain.roles.activations:
+                places.setdefault(value, []).append(position)
+    unread = [
+        _Carried(value, range(made + 1, read + 1))
+        for value, known in places.items()
+        for made, read in pairwise(known)
+        if read in piece
+    ]
+    apart = {each: each.past[max(0, piece.start - each.past.start) :] for each in unread}
+    long = [each for each in unread if len(apart[each]) > len(piece) / 4 and each not in carried]
+    long.sort(key=lambda each: -len(apart[each]))
+    for number in range(1, min(MOST_PASSING, len(long)) + 1):
+        passing = tuple(long[:number])
+        tower = apart[passing[-1]]
+        cuts = [at for at in _cuts(chain, (*carried, *passing)) if at in tower]
+        runs = [chain.nodes[a:b] for a, b in pairwise(cuts)]
+        products = [run for run in runs if len(ops_with_weights(run, chain.roles)) > 1]
+        if max(Counter(map(_like, products)).values(), default=0) >= ALIKE:
+            return passing
+    return ()
+
+
+def _like(nodes: Iterable[Node]) -> Hashable:
+    """A key that is equal for runs of equal ops and types."""
+    return tuple([(node.op, node.operand_types, node.result_types) for node in nodes])
 
 
 def _merge(pieces: Iterable[list[Node]], start: Callable[[], _OpenPiece]) -> list[list[Node]]:
@@ -262,8 +328,7 @@ class _OpenPiece:
         if not self.nodes:
             self._first = self._patterns.copy_of(nodes)
         self.nodes += nodes
-        like = tuple([(node.op, node.operand_types, node.result_types) for node in nodes])
-        self._parts.append((like, len(self.nodes)))
+        self._parts.append((_like(nodes), len(self.nodes)))
         key = (self._number, self._patterns.key(nodes, self._first))
         if key not in self._known:
             found = self._growing.add(self.nodes[self._analysed :])

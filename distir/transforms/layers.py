@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 
@@ -28,7 +28,9 @@ class Layers:
 
 def find_layers(blocks: Blocks) -> Layers:
     """The layers of a model: blocks of families that occur more than once, and layers that the
-    blocks beside a run of them are parts of; all blocks if no family occurs more than once.
+    blocks beside a run of them are parts of; all blocks if no family occurs more than once. Blocks
+    that begin with an input, such as the embeddings of several texts, are none unless they go on
+    as a run does.
 
     Where norms come last in a layer, say, blocks begin in the middle of layers: of the first layer,
     the second part is in the first block of a run, and of the last one the first part is in a block
@@ -38,24 +40,27 @@ def find_layers(blocks: Blocks) -> Layers:
     """
     families = blocks.families
     counts = Counter(families)
-    found = {block for block, family in enumerate(families) if counts[family] > 1}
-    number = len(found)
-    in_runs: set[int] = set()
-    start = 0
-    for family, run in groupby(families):
-        end = start + len(list(run))
-        if end - start > 1:
-            in_runs.update(range(start, end))
-            layer = _ops(blocks, family)
-            before = _alone(blocks, counts, range(start - 1, -1, -1))
-            after = _alone(blocks, counts, range(end, len(families)))
-            parts = (
-                *_going_on(layer[::-1], {index: ops[::-1] for index, ops in before.items()}),
-                *_going_on(layer, after),
-            )
-            found.update(index for index, _ in parts if not _has_loss(blocks, index))
-            number += -(-sum(ops for _, ops in parts) // len(layer))
-        start = end
+    repeated = {
+        block
+        for block, family in enumerate(families)
+        if counts[family] > 1 and blocks.blocks[block].read
+    }
+    runs = [run for run in _runs(families) if len(run) > 1]
+    in_runs = {block for run in runs for block in run}
+    parts: set[int] = set()
+    number = 0
+    for run in runs:
+        layer = _ops(blocks, run.start)
+        before = _beside(blocks, in_runs | parts, range(run.start - 1, -1, -1))
+        after = _beside(blocks, in_runs | parts, range(run.stop, len(families)))
+        found = (
+            *_going_on(layer[::-1], {index: ops[::-1] for index, ops in before.items()}),
+            *_going_on(layer, after),
+        )
+        parts.update(index for index, _ in found)
+        number += -(-sum(ops for _, ops in found) // len(layer))
+    number += len(repeated - parts)
+    found = repeated | {index for index in parts if not _has_loss(blocks, index)}
     if not found:
         return Layers(len(families), frozenset(range(len(families))))
     more = _others(blocks, in_runs) - found
@@ -92,10 +97,19 @@ def _ops(blocks: Blocks, index: int) -> Ops:
     return ops_with_weights(blocks.blocks[index].nodes, blocks.roles)
 
 
-def _alone(blocks: Blocks, counts: Counter[int], indices: Iterable[int]) -> dict[int, Ops]:
-    """The ops of these blocks, in order, up to the first whose kind occurs more than once."""
-    once = takewhile(lambda index: counts[blocks.families[index]] == 1, indices)
-    return {index: _ops(blocks, index) for index in once}
+def _runs(families: Sequence[int]) -> Iterator[range]:
+    """The blocks of equal family in a row."""
+    start = 0
+    for _, run in groupby(families):
+        end = start + len(list(run))
+        yield range(start, end)
+        start = end
+
+
+def _beside(blocks: Blocks, known: Collection[int], indices: Iterable[int]) -> dict[int, Ops]:
+    """The ops of these blocks, in order, up to the first that is known."""
+    unknown = takewhile(lambda index: index not in known, indices)
+    return {index: _ops(blocks, index) for index in unknown}
 
 
 def _going_on(layer: Ops, others: Mapping[int, Ops]) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,133 @@
+"""Blocks of models with several towers: layers that know nothing of each other until they meet."""
+
+from __future__ import annotations
+
+import pytest
+
+from distir import Strategy, Workload
+from distir.execute.verify import Verifier
+from distir.importers.load import LoadedModel
+from distir.ir import Builder, DType, Function, Value
+from distir.ops.activations import Relu
+from distir.ops.arithmetic import Add, Sum
+from distir.ops.linalg import MatMul
+from distir.ops.lookup import Gather
+from distir.ops.norm import LayerNormalization
+
+BATCH, LENGTH, WIDTH, FFN = 11, 23, 64, 96
+
+
+class Towers:
+    """A function to which layers are added."""
+
+    def __init__(self) -> None:
+        self.builder = Builder("towers")
+        self._parameters = 0
+
+    def parameter(self, *shape: int) -> Value:
+        self._parameters += 1
+        return self.builder.parameter(f"p{self._parameters}", shape)
+
+    def tokens(self, name: str) -> Value:
+        """Rows of a table that an input chooses."""
+        ids = self.builder.input(name, (BATCH, LENGTH), DType.INT64)
+        return self.builder.add(Gather(), self.parameter(500, WIDTH), ids)
+
+    def sum(self, *values: Value) -> Value:
+        return self.builder.add(Add(), *values)
+
+    def layer(self, x: Value, beside: Value | None = None) -> Value:
+        """A norm and two products, added to their operand; the norm reads what is `beside`, too."""
+        made = x if beside is None else self.sum(x, beside)
+        made = self.builder.add(
+            LayerNormalization(), made, self.parameter(WIDTH), self.parameter(WIDTH)
+        )
+        made = self.builder.add(MatMul(), made, self.parameter(WIDTH, FFN))
+        made = self.builder.add(
+            MatMul(), self.builder.add(Relu(), made), self.parameter(FFN, WIDTH)
+        )
+        return self.sum(x, made)
+
+    def tower(self, x: Value, layers: int, beside: Value | None = None) -> Value:
+        for _ in range(layers):
+            x = self.layer(x, beside)
+        return x
+
+    def head(self, x: Value) -> Function:
+        return self.builder.build([self.builder.add(MatMul(), x, self.parameter(WIDTH, 700))])
+
+
+def side_by_side(*layers: int) -> Function:
+    """Towers of so many layers, each of an input of its own, whose results are added up."""
+    made = Towers()
+    tops = [made.tower(made.tokens(f"ids{n}"), number) for n, number in enumerate(layers)]
+    return made.head(made.builder.add(Sum(), *tops))
+
+
+def of_the_same_input(layers: int) -> Function:
+    """An encoder and a decoder that begin with the same rows, and with what a norm makes of them;
+    all layers of the decoder read what the encoder made."""
+    made = Towers()
+    rows = made.tokens("ids")
+    scale, shift = made.parameter(WIDTH), made.parameter(WIDTH)
+    start = made.builder.add(LayerNormalization(), rows, scale, shift)
+    encoded = made.tower(made.sum(rows, start), layers)
+    return made.head(made.tower(made.sum(made.layer(rows), start), layers, encoded))
+
+
+def of_equal_ends(layers: int) -> Function:
+    """Two towers of layers with two halves, each with its norm behind it, so that blocks begin in
+    the middle of layers; both towers end with the same half."""
+    made = Towers()
+
+    def half(x: Value, width: int) -> Value:
+        inner = made.builder.add(MatMul(), x, made.parameter(WIDTH, width))
+        inner = made.builder.add(MatMul(), inner, made.parameter(width, WIDTH))
+        scale, shift = made.parameter(WIDTH), made.parameter(WIDTH)
+        return made.builder.add(LayerNormalization(), made.sum(x, inner), scale, shift)
+
+    def tower(x: Value) -> Value:
+        for _ in range(layers):
+            x = half(half(x, FFN), 2 * FFN)
+        return x
+
+    return made.head(made.sum(tower(made.tokens("ids")), tower(made.tokens("others"))))
+
+
+def workload(function: Function) -> Workload:
+    return Workload(model=LoadedModel("towers", function), batch_size=8)
+
+
+@pytest.mark.parametrize("layers", [(4, 4), (3, 8), (8, 3), (4, 4, 4)])
+def test_the_layers_of_every_tower_are_blocks(layers: tuple[int, ...]) -> None:
+    found = workload(side_by_side(*layers))
+    assert found.num_layers == sum(layers)
+    assert len(found.program.blocks.blocks) >= sum(layers)
+
+
+@pytest.mark.parametrize("layers", [4, 9])
+def test_the_layers_of_two_towers_that_begin_alike_are_blocks(layers: int) -> None:
+    found = workload(of_the_same_input(layers))
+    assert len(found.program.blocks.blocks) >= 2 * layers
+
+
+@pytest.mark.parametrize("function", [side_by_side(4, 4), of_the_same_input(4)])
+def test_towers_cut_into_stages_compute_what_one_device_does(function: Function) -> None:
+    strategy = Strategy(dp=2, tp=2, pp=4, microbatches=2)
+    result = Verifier(workload(function)).verify(strategy)
+    assert result.passed, result.first_difference
+
+
+@pytest.mark.parametrize("layers", [4, 5])
+def test_halves_of_layers_that_two_towers_end_with_are_no_layers(layers: int) -> None:
+    assert workload(of_equal_ends(layers)).num_layers == 2 * layers
+
+
+def test_tables_whose_rows_are_added_up_are_one_block() -> None:
+    """A second table begins nothing: no stage ends between the two, and no layer is counted."""
+    made = Towers()
+    x = made.sum(made.tokens("positions"), made.tokens("ids"))
+    found = workload(made.head(made.tower(x, 4)))
+    first = found.program.blocks.blocks[0]
+    assert sum(isinstance(node.op, Gather) for node in first.nodes) == 2
+    assert found.num_layers == 4
