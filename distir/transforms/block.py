@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,6 +51,17 @@ class Roles:
         )
 
 
+def nodes_with_weights(nodes: Iterable[Node], roles: Roles) -> Iterator[Node]:
+    """The ops that combine activations and weights, in order, without those of a loss."""
+    for node in nodes:
+        if (
+            node.part is not Part.LOSS
+            and any(value in roles.activations for value in node.results)
+            and any(value in roles.weights for value in node.operands)
+        ):
+            yield node
+
+
 def ops_with_weights(nodes: Iterable[Node], roles: Roles) -> tuple[Hashable, ...]:
     """The ops that combine activations and weights, in order, each with its types.
 
@@ -59,10 +70,7 @@ def ops_with_weights(nodes: Iterable[Node], roles: Roles) -> tuple[Hashable, ...
     """
     return tuple(
         (node.op, node.operand_types, node.result_types)
-        for node in nodes
-        if node.part is not Part.LOSS
-        and any(value in roles.activations for value in node.results)
-        and any(value in roles.weights for value in node.operands)
+        for node in nodes_with_weights(nodes, roles)
     )
 
 
@@ -142,4 +150,4 @@ class Block:
         )
 
 
-__all__ = ["Block", "Roles", "ops_with_weights"]
+__all__ = ["Block", "Roles", "nodes_with_weights", "ops_with_weights"]

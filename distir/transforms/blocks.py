@@ -51,6 +51,11 @@ class Blocks:
         first = sorted(set(self.representative))
         return tuple(Splits(self.blocks[index], self.axes, self.roles) for index in first)
 
+    def internal_of(self, block: int) -> tuple[Axis, ...]:
+        """The internal axes of blocks that equal this one, as the first of them names them."""
+        kinds = sorted(set(self.representative))
+        return self._splits[kinds.index(self.representative[block])].internal
+
     def _representatives(self, found: Iterable[Iterable[Axis]]) -> tuple[Axis, ...]:
         return tuple(dict.fromkeys(self.group.get(a, a) for axes in found for a in axes))
 

@@ -9,7 +9,7 @@ from itertools import groupby, takewhile
 
 from distir.ir.core import Part
 from distir.ir.types import TensorType
-from distir.transforms.block import Block, ops_with_weights
+from distir.transforms.block import Block, nodes_with_weights, ops_with_weights
 from distir.transforms.blocks import Blocks
 
 Ops = tuple[Hashable, ...]
@@ -28,9 +28,10 @@ class Layers:
 
 def find_layers(blocks: Blocks) -> Layers:
     """The layers of a model: blocks of families that occur more than once, and layers that the
-    blocks beside a run of them are parts of; all blocks if no family occurs more than once. Blocks
-    that begin with an input, such as the embeddings of several texts, are none unless they go on
-    as a run does.
+    blocks beside a run of them are parts of; all blocks that can be split inside if no family
+    occurs more than once. Blocks that begin with an input, such as the embeddings of several texts,
+    are none unless they go on as a run does. Blocks that end as layers do at other sizes are
+    layers.
 
     Where norms come last in a layer, say, blocks begin in the middle of layers: of the first layer,
     the second part is in the first block of a run, and of the last one the first part is in a block
@@ -62,10 +63,28 @@ def find_layers(blocks: Blocks) -> Layers:
     number += len(repeated - parts)
     found = repeated | {index for index in parts if not _has_loss(blocks, index)}
     if not found:
-        return Layers(len(families), frozenset(range(len(families))))
+        split = {block for block in range(len(families)) if blocks.internal_of(block)}
+        found = split or set(range(len(families)))
+        return Layers(len(found), frozenset(found))
     more = _others(blocks, in_runs) - found
+    more |= _of_other_sizes(blocks, in_runs) - found - parts
     found |= more
     return Layers(number + len(more), frozenset(found | _others(blocks, found)))
+
+
+def _of_other_sizes(blocks: Blocks, in_runs: Collection[int]) -> set[int]:
+    """Blocks with internal axes that end with what a layer does that follows its like, at whatever
+    sizes: where sizes grow, what makes them grow comes before the first layer of its size."""
+    kinds = [
+        tuple(type(node.op) for node in nodes_with_weights(block.nodes, blocks.roles))
+        for block in blocks.blocks
+    ]
+    known = {kinds[block] for block in in_runs}
+    return {
+        block
+        for block, kind in enumerate(kinds)
+        if any(kind[-len(each) :] == each for each in known) and blocks.internal_of(block)
+    }
 
 
 def _others(blocks: Blocks, layers: Collection[int]) -> set[int]:

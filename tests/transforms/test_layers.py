@@ -5,6 +5,12 @@ from __future__ import annotations
 import pytest
 
 from distir import Workload, load_model
+from distir.importers.load import LoadedModel
+from distir.ir import Builder
+from distir.ops.activations import Relu
+from distir.ops.arithmetic import Add
+from distir.ops.linalg import MatMul
+from distir.ops.norm import LayerNormalization
 from distir.workload import Mode
 from tests.conftest import shared_path
 
@@ -48,3 +54,34 @@ def test_parts_of_layers_are_recomputed_and_embedding_and_head_are_not(
 ) -> None:
     program = Workload(model=load_model(name)).program
     assert len(program.blocks.blocks) - len(program.layers) == kept
+
+
+@pytest.mark.parametrize("per_stage", [(2, 2, 2, 2), (3, 4, 6, 3), (1, 1, 3)])
+@pytest.mark.parametrize("norm", [True, False])
+def test_layers_whose_sizes_grow_from_stage_to_stage_are_counted(
+    per_stage: tuple[int, ...], norm: bool
+) -> None:
+    """Those that make the sizes grow are layers like the others, and the head is none."""
+    builder = Builder("growing")
+    x = builder.input("x", (11, 32))
+    for stage, layers in enumerate(per_stage):
+        width = 32 << stage
+        for layer in range(layers):
+            name = f"{stage}.{layer}"
+            if layer == 0:
+                x = builder.add(
+                    MatMul(), x, builder.parameter(f"grow{name}", (x.type.shape[-1], width))
+                )
+            made = x
+            if norm:
+                scale, shift = (
+                    builder.parameter(f"{n}{name}", (width,)) for n in ("scale", "shift")
+                )
+                made = builder.add(LayerNormalization(), made, scale, shift)
+            made = builder.add(MatMul(), made, builder.parameter(f"up{name}", (width, 3 * width)))
+            made = builder.add(Relu(), made)
+            made = builder.add(MatMul(), made, builder.parameter(f"down{name}", (3 * width, width)))
+            x = builder.add(Add(), x, made)
+    head = builder.parameter("head", (x.type.shape[-1], 100))
+    function = builder.build([builder.add(MatMul(), x, head)])
+    assert Workload(model=LoadedModel("growing", function)).num_layers == sum(per_stage)
