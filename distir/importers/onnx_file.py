@@ -202,6 +202,9 @@ class GraphRecord:
     outputs: tuple[str, ...]
     declared: Mapping[str, Dims] = field(default_factory=dict[str, Dims])
     """The dims of those outputs whose shapes are declared."""
+    stated_kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the exporter says initializers were: PARAMETER, BUFFER or CONSTANT_TENSOR, as PyTorch
+    writes it; of those that it computed it says nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,6 +312,9 @@ def _text(text: str | bytes) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
+_STATED_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+
+
 class _Reader:
     """Turns protobuf messages into records."""
 
@@ -335,7 +341,8 @@ class _Reader:
             for value in proto.output
             if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
         }
-        return GraphRecord(_text(proto.name), inputs, initializers, nodes, outputs, declared)
+        kinds = dict(_stated_kinds(proto))
+        return GraphRecord(_text(proto.name), inputs, initializers, nodes, outputs, declared, kinds)
 
     def function(self, proto: Any) -> FunctionRecord:
         """A model-local function."""
@@ -443,6 +450,14 @@ class _Reader:
             raise ImportModelError(f"{where} has no shape; export the model with shapes")
         dtype = read_dtype(int(tensor.elem_type), where)
         return InputRecord(_text(proto.name), _dims(tensor), dtype)
+
+
+def _stated_kinds(graph: Any) -> Iterator[tuple[str, str]]:
+    """The names and kinds of values of which the file says what they were to the exporter."""
+    for value in graph.value_info:
+        for entry in getattr(value, "metadata_props", ()):
+            if _text(entry.key) == _STATED_KIND:
+                yield _text(value.name), _text(entry.value)
 
 
 def _dims(tensor: Any) -> Dims:

@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cached_property
 
 from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord
+from distir.ir.core import Array
 from distir.ir.types import TensorType
 
 
@@ -135,6 +136,11 @@ class TensorRoles:
             if name in self.graph.initializers and self._is_quantized(name):
                 return Decision(Role.PARAMETER, "only read as quantized numbers")
             return Decision(Role.TABLE, "integers and booleans are not trained")
+        stated = self.graph.stated_kinds.get(name)
+        if stated == "PARAMETER":
+            return Decision(Role.PARAMETER, "the file says that it is a parameter")
+        if stated is not None:
+            return Decision(Role.TABLE, f"the file says that it is a {stated.lower()}")
         if name in self._literals and self._stores_matrices:
             return Decision(Role.TABLE, "written among the ops, while the weights are stored apart")
         uses = _Uses(self, type)
@@ -168,8 +174,35 @@ class TensorRoles:
         own = node.operands[position] in self._dynamic
         return self._num_dynamic.get(node, 0) > own
 
+    @cached_property
+    def _weighed(self) -> frozenset[str]:
+        """The names of inputs of floats, of stored vectors and matrices of floats, and of all that
+        is computed from them. Other values are counted: positions and masks."""
+        found = {each.name for each in self.graph.inputs if each.dtype.is_float}
+        stored = [*self.graph.initializers.items()]
+        for node in _with_branches(self.graph):
+            stored += [(name, node.attributes.get("value")) for name in node.results]
+        for name, tensor in stored:
+            if isinstance(tensor, TensorRecord) and tensor.dtype.is_float:
+                found |= {name} if tensor.num_elements > 1 else set()
+        pending = [*found]
+        while pending:
+            for node, _ in self.readers(pending.pop()):
+                if node.op_type not in ("Shape", "Size"):
+                    new = [result for result in node.results if result and result not in found]
+                    found.update(new)
+                    pending += new
+        return frozenset(found)
+
+    def meets_counted(self, node: NodeRecord, position: int) -> bool:
+        """Whether the operands of a node but the one at `position` depend on inputs of integers or
+        booleans, and on no vector or matrix of floats."""
+        others = [name for place, name in enumerate(node.operands) if place != position]
+        moving = [name for name in others if name in self._dynamic]
+        return bool(moving) and self._weighed.isdisjoint(others)
+
     def ends(self, name: str) -> frozenset[str]:
-        """The ops that read `name` after moves and multiplications by constants."""
+        """The ops that read `name` after moves, choices and multiplications by constants."""
         stack = [name]
         while stack:
             current = stack[-1]
@@ -188,13 +221,18 @@ class TensorRoles:
         return self._ends[name]
 
     def _readers_of_moved(self, name: str) -> tuple[frozenset[str], list[str]]:
-        """The ops that read `name`, apart from those that only move it or multiply it by a
-        constant, and the results of the latter."""
+        """The ops that read `name`, apart from those that only move it, put something in places of
+        it or multiply it by a constant, and the results of the latter."""
         ops: set[str] = set()
         onward: list[str] = []
         for node, position in self.readers(name):
             is_moved = node.op_type in _MOVING_OPS and position == 0 and node.op_type != "Concat"
-            if is_moved or (node.op_type in ("Mul", "Div") and not self.meets_data(node, position)):
+            is_chosen = node.op_type == "Where" and position > 0
+            if (
+                is_moved
+                or is_chosen
+                or (node.op_type in ("Mul", "Div") and not self.meets_data(node, position))
+            ):
                 onward += [result for result in node.results if result]
             else:
                 ops.add(node.op_type)
@@ -296,12 +334,14 @@ class _Uses:
             self.fixed.add(f"factor of {node.op_type} along several dims")
         elif node.op_type == "Div" or self._roles.ends(node.results[0]) <= {"Sin", "Cos", "Concat"}:
             self.fixed.add(f"operand of {node.op_type}")
+        elif self._roles.meets_counted(node, position):
+            self.fixed.add("factor of what integers make, such as positions")
         else:
             self.trained.add("factor along one dim, such as the scale of a norm")
 
     def _meets_term(self, node: NodeRecord, position: int, kept: bool) -> None:
         if "Softmax" in self._roles.ends(node.results[0]) and self._is_mask(node, position, kept):
-            self.fixed.add("mask added before a Softmax")
+            self.fixed.add("mask or distances added before a Softmax")
         elif self._type.num_elements == 1 and self._follows_product(node, position):
             self.trained.add("trained slot")
         else:
@@ -324,18 +364,32 @@ class _Uses:
         )
 
     def _is_mask(self, node: NodeRecord, position: int, kept: bool) -> bool:
-        """Whether a term of scores is a mask: by its values (zero or very negative) if they are
-        known, otherwise by its shape, which has size 1 for heads."""
+        """Whether a term of scores is a mask or a table of distances: by its values (zero or very
+        negative, or evenly spaced along the keys) if they are known, otherwise by its shape, which
+        has size 1 for heads."""
         record = self._roles.graph.initializers.get(node.operands[position])
         if record is not None and record.has_values() and record.num_elements < 1 << 24:
-            return _has_mask_values(record)
+            array = record.load()
+            return _has_mask_values(array) or _is_evenly_spaced(array)
         shape = self._type.shape
         return not kept or all(size == 1 for size in shape[:-2])
 
 
-def _has_mask_values(record: TensorRecord) -> bool:
-    array = record.load()
+def _has_mask_values(array: Array) -> bool:
     return bool(((array == 0) | (array <= -1e4)).all())
+
+
+def _is_evenly_spaced(array: Array) -> bool:
+    """Whether values grow or fall evenly along the last dim, at least in one row: distances from a
+    query, times a slope per head."""
+    import numpy as np
+
+    if array.ndim < 2 or array.shape[-1] < 4:
+        return False
+    steps = np.diff(array.astype(np.float64), axis=-1)
+    unit = np.finfo(array.dtype).eps if array.dtype.kind == "f" else 2**-7
+    rounding = 4 * unit * np.abs(array).max()
+    return bool(np.ptp(steps, axis=-1).max() <= rounding < np.abs(steps).max())
 
 
 _Meeting = Callable[[_Uses, NodeRecord, int, bool], None]
