@@ -22,7 +22,7 @@ MIN_READERS_OF_SHARED = 3
 if at least this many pieces read it. Otherwise its readers stay in one piece."""
 
 MOST_PASSING = 3
-"""The most values that are carried past one tower."""
+"""The most values that are carried past one tower at once."""
 
 CopyPlace = tuple[int, int]
 """(place within a copy, number of the copy) of a node in a repeat whose copies are alike."""
@@ -231,11 +231,11 @@ def _shared_value(piece: range, chain: _Chain, carried: Collection[_Carried]) ->
 
 def _passing(piece: range, chain: _Chain, carried: tuple[_Carried, ...]) -> tuple[_Carried, ...]:
     """What is carried past a tower in a long piece: the fewest values, up to `MOST_PASSING`, that
-    are not read for a quarter of the piece, so that, without them, `ALIKE` pieces there are alike.
-    Empty if there are none.
+    are not read for a quarter of the piece, so that, without them, `ALIKE` pieces there do the same
+    with weights, at whatever sizes. Empty if there are none.
 
-    So are the texts of a model that looks at images next, or what an encoder and a decoder both
-    begin with.
+    So are the texts of a model that looks at images next, what an encoder and a decoder both begin
+    with, and what skips layers.
     """
     places: dict[Value, list[int]] = {}
     for position, node in enumerate(chain.nodes[: piece.stop]):
@@ -253,11 +253,12 @@ def _passing(piece: range, chain: _Chain, carried: tuple[_Carried, ...]) -> tupl
     long.sort(key=lambda each: -len(apart[each]))
     for number in range(1, min(MOST_PASSING, len(long)) + 1):
         passing = tuple(long[:number])
-        tower = apart[passing[-1]]
-        cuts = [at for at in _cuts(chain, (*carried, *passing)) if at in tower]
+        towers = {at for each in passing for at in apart[each]}
+        cuts = [at for at in _cuts(chain, (*carried, *passing)) if at in towers]
         runs = [chain.nodes[a:b] for a, b in pairwise(cuts)]
         products = [run for run in runs if len(ops_with_weights(run, chain.roles)) > 1]
-        if max(Counter(map(_like, products)).values(), default=0) >= ALIKE:
+        kinds = (tuple(type(node.op) for node in run) for run in products)
+        if max(Counter(kinds).values(), default=0) >= ALIKE:
             return passing
     return ()
 

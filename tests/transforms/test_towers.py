@@ -38,14 +38,13 @@ class Towers:
 
     def layer(self, x: Value, beside: Value | None = None) -> Value:
         """A norm and two products, added to their operand; the norm reads what is `beside`, too."""
+        width = x.type.shape[-1]
         made = x if beside is None else self.sum(x, beside)
-        made = self.builder.add(
-            LayerNormalization(), made, self.parameter(WIDTH), self.parameter(WIDTH)
-        )
-        made = self.builder.add(MatMul(), made, self.parameter(WIDTH, FFN))
-        made = self.builder.add(
-            MatMul(), self.builder.add(Relu(), made), self.parameter(FFN, WIDTH)
-        )
+        scale, shift = self.parameter(width), self.parameter(width)
+        made = self.builder.add(LayerNormalization(), made, scale, shift)
+        made = self.builder.add(MatMul(), made, self.parameter(width, FFN))
+        made = self.builder.add(Relu(), made)
+        made = self.builder.add(MatMul(), made, self.parameter(FFN, width))
         return self.sum(x, made)
 
     def tower(self, x: Value, layers: int, beside: Value | None = None) -> Value:
@@ -73,6 +72,25 @@ def of_the_same_input(layers: int) -> Function:
     start = made.builder.add(LayerNormalization(), rows, scale, shift)
     encoded = made.tower(made.sum(rows, start), layers)
     return made.head(made.tower(made.sum(made.layer(rows), start), layers, encoded))
+
+
+def of_an_hourglass(depth: int) -> Function:
+    """Layers that get wider, and narrower again; to those on the way back what was made at their
+    width on the way there is added, as in a U-Net."""
+    made = Towers()
+    x = made.tokens("ids")
+    skipped: list[Value] = []
+    for _ in range(depth):
+        x = made.layer(x)
+        skipped.append(x)
+        width = x.type.shape[-1]
+        x = made.builder.add(MatMul(), x, made.parameter(width, 2 * width))
+    x = made.layer(x)
+    for beside in reversed(skipped):
+        width = x.type.shape[-1]
+        x = made.builder.add(MatMul(), x, made.parameter(width, width // 2))
+        x = made.layer(made.sum(x, beside))
+    return made.head(x)
 
 
 def of_equal_ends(layers: int) -> Function:
@@ -111,7 +129,14 @@ def test_the_layers_of_two_towers_that_begin_alike_are_blocks(layers: int) -> No
     assert len(found.program.blocks.blocks) >= 2 * layers
 
 
-@pytest.mark.parametrize("function", [side_by_side(4, 4), of_the_same_input(4)])
+@pytest.mark.parametrize("depth", [2, 3, 5])
+def test_layers_between_which_values_skip_are_blocks(depth: int) -> None:
+    found = workload(of_an_hourglass(depth))
+    assert found.num_layers == 2 * depth + 1
+    assert len(found.program.blocks.blocks) >= 2 * depth + 1
+
+
+@pytest.mark.parametrize("function", [side_by_side(4, 4), of_the_same_input(4), of_an_hourglass(3)])
 def test_towers_cut_into_stages_compute_what_one_device_does(function: Function) -> None:
     strategy = Strategy(dp=2, tp=2, pp=4, microbatches=2)
     result = Verifier(workload(function)).verify(strategy)
