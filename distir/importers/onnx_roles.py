@@ -49,6 +49,13 @@ _SMALL_SLOTS = {
     "PRelu": (1,),
 }
 """Per op, the positions of operands that are trained even if they have a single element."""
+_NEUTRAL = {
+    "LayerNormalization": {1: 1, 2: 0},
+    "InstanceNormalization": {1: 1, 2: 0},
+    "GroupNormalization": {1: 1, 2: 0},
+}
+"""Per op, the values of operands that change nothing, by position: ONNX has no such norms without
+these operands, so exporters write them for norms that have no weights."""
 _QUANTIZED_SLOTS = {"DequantizeLinear": (0,), "MatMulInteger": (0, 1), "ConvInteger": (1,)}
 """Per op, the positions of operands that are floats written as integers."""
 _NEVER_TRAINED = frozenset(
@@ -141,6 +148,8 @@ class TensorRoles:
             return Decision(Role.PARAMETER, "the file says that it is a parameter")
         if stated is not None:
             return Decision(Role.TABLE, f"the file says that it is a {stated.lower()}")
+        if self.graph.stated_kinds and self._is_neutral(name):
+            return Decision(Role.TABLE, "what a norm without weights is written with")
         if name in self._literals and self._stores_matrices:
             return Decision(Role.TABLE, "written among the ops, while the weights are stored apart")
         uses = _Uses(self, type)
@@ -168,6 +177,15 @@ class TensorRoles:
                 else:
                     return False
         return read
+
+    def _is_neutral(self, name: str) -> bool:
+        """Whether norms alone read a tensor, as a scale of ones or a bias of zeros."""
+        reads = {(node.op_type, position) for node, position in self.readers(name)}
+        neutral = {_NEUTRAL.get(op, {}).get(position) for op, position in reads}
+        record = self.graph.initializers.get(name)
+        if record is None or len(neutral) != 1 or None in neutral or not record.has_values():
+            return False
+        return bool((record.load() == neutral.pop()).all())
 
     def meets_data(self, node: NodeRecord, position: int) -> bool:
         """Whether any operand of a node but the one at `position` depends on the model's inputs."""

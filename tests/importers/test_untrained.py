@@ -106,3 +106,29 @@ def test_what_the_file_says_of_tensors_is_believed(kind: str, role: Role) -> Non
     assert decisions["w"].role is Role.PARAMETER
     chosen = read_onnx(made, parameters=["bias"], tables=["cosine"]).decisions
     assert (chosen["bias"].role, chosen["cosine"].role) == (Role.PARAMETER, Role.TABLE)
+
+
+@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize(("scale", "bias"), [(1, 0), (1, 1), (2, 0)])
+def test_operands_that_change_nothing_are_no_weights_of_a_norm(
+    stated: bool, scale: int, bias: int
+) -> None:
+    """Exporters write them for norms that have none, as Olmo's. In files that do not say what
+    tensors were, they may be weights that nobody has trained yet."""
+    made = model(
+        {"x": (FLOAT, ["n", 6])},
+        [node("MatMul", "x w", "p"), node("LayerNormalization", "p scale bias", "y")],
+        "y",
+        {
+            "w": weights(6, 4),
+            "scale": np.full(4, scale, np.float32),
+            "bias": np.full(4, bias, np.float32),
+        },
+    )
+    if stated:
+        value = made.graph.value_info.add(name="w")
+        key = "pkg.torch.export.graph_signature.InputSpec.kind"
+        value.metadata_props.add(key=key, value="PARAMETER")
+    decisions = read_onnx(made).decisions
+    assert (decisions["scale"].role is Role.TABLE) == (stated and scale == 1)
+    assert (decisions["bias"].role is Role.TABLE) == (stated and bias == 0)
