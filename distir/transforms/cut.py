@@ -158,12 +158,22 @@ def _pieces(chain: _Chain) -> list[list[Node]]:
     """Runs of ops between places where a single activation is live, apart from what is carried
     past a tower, and from a value that many of the runs read."""
     carried: tuple[_Carried, ...] = ()
+    shared: Value | None = None
     pieces = _runs(chain.nodes, _cuts(chain))
-    while (longest := _too_long(pieces, chain)) and (passing := _passing(longest, chain, carried)):
+    while longest := _too_long(pieces, chain):
+        passing = _passing(longest, chain, carried, shared)
+        if not passing and shared is None:
+            # What skips layers may be found only beside what all of them read, as the time is.
+            often = next(iter(_most_read(longest, chain)), None)
+            passing = () if often is None else _passing(longest, chain, carried, often)
+            shared = often if passing else _shared_value(longest, chain, carried)
+            if shared is None:
+                return pieces
+        elif not passing:
+            return pieces
         carried = (*carried, *passing)
-        pieces = _runs(chain.nodes, _cuts(chain, carried))
-    shared = None if longest is None else _shared_value(longest, chain, carried)
-    return pieces if shared is None else _runs(chain.nodes, _cuts(chain, carried, shared))
+        pieces = _runs(chain.nodes, _cuts(chain, carried, shared))
+    return pieces
 
 
 def _too_long(pieces: Sequence[Sequence[Node]], chain: _Chain) -> range | None:
@@ -212,16 +222,7 @@ def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
 def _shared_value(piece: range, chain: _Chain, carried: Collection[_Carried]) -> Value | None:
     """The value that allows to cut a long piece if it is carried along; at least
     `MIN_READERS_OF_SHARED` of the new pieces read it. None if there is none."""
-    counts = Counter(v for at in piece for v in dict.fromkeys(chain.nodes[at].operands))
-    readers = {
-        value: counts[value]
-        for node in chain.nodes[: piece.stop]
-        for value in node.results
-        if value in chain.roles.activations
-    }
-    for value in sorted(readers, key=lambda v: -readers[v])[:3]:
-        if readers[value] < MIN_READERS_OF_SHARED:
-            return None
+    for value in _most_read(piece, chain):
         runs = _runs(chain.nodes, _cuts(chain, carried, value))
         reading = sum(any(value in node.operands for node in run) for run in runs)
         if reading >= MIN_READERS_OF_SHARED:
@@ -229,7 +230,21 @@ def _shared_value(piece: range, chain: _Chain, carried: Collection[_Carried]) ->
     return None
 
 
-def _passing(piece: range, chain: _Chain, carried: tuple[_Carried, ...]) -> tuple[_Carried, ...]:
+def _most_read(piece: range, chain: _Chain) -> list[Value]:
+    """The three values that most ops of a piece read, at least `MIN_READERS_OF_SHARED`."""
+    counts = Counter(v for at in piece for v in dict.fromkeys(chain.nodes[at].operands))
+    readers = {
+        value: counts[value]
+        for node in chain.nodes[: piece.stop]
+        for value in node.results
+        if value in chain.roles.activations and counts[value] >= MIN_READERS_OF_SHARED
+    }
+    return sorted(readers, key=lambda v: -readers[v])[:3]
+
+
+def _passing(
+    piece: range, chain: _Chain, carried: tuple[_Carried, ...], shared: Value | None
+) -> tuple[_Carried, ...]:
     """What is carried past a tower in a long piece: the fewest values, up to `MOST_PASSING`, that
     are not read for a quarter of the piece, so that, without them, `ALIKE` pieces there do the same
     with weights, at whatever sizes. Empty if there are none.
@@ -254,7 +269,7 @@ def _passing(piece: range, chain: _Chain, carried: tuple[_Carried, ...]) -> tupl
     for number in range(1, min(MOST_PASSING, len(long)) + 1):
         passing = tuple(long[:number])
         towers = {at for each in passing for at in apart[each]}
-        cuts = [at for at in _cuts(chain, (*carried, *passing)) if at in towers]
+        cuts = [at for at in _cuts(chain, (*carried, *passing), shared) if at in towers]
         runs = [chain.nodes[a:b] for a, b in pairwise(cuts)]
         products = [run for run in runs if len(ops_with_weights(run, chain.roles)) > 1]
         kinds = (tuple(type(node.op) for node in run) for run in products)

@@ -74,22 +74,30 @@ def of_the_same_input(layers: int) -> Function:
     return made.head(made.tower(made.sum(made.layer(rows), start), layers, encoded))
 
 
-def of_an_hourglass(depth: int) -> Function:
+def of_an_hourglass(depth: int, timed: bool = False) -> Function:
     """Layers that get wider, and narrower again; to those on the way back what was made at their
-    width on the way there is added, as in a U-Net."""
+    width on the way there is added, as in a U-Net. If it is `timed`, all read one more value."""
     made = Towers()
+    time = made.tokens("times") if timed else None
     x = made.tokens("ids")
     skipped: list[Value] = []
+
+    def layer(x: Value) -> Value:
+        if time is None:
+            return made.layer(x)
+        width = x.type.shape[-1]
+        return made.layer(x, made.builder.add(MatMul(), time, made.parameter(WIDTH, width)))
+
     for _ in range(depth):
-        x = made.layer(x)
+        x = layer(x)
         skipped.append(x)
         width = x.type.shape[-1]
         x = made.builder.add(MatMul(), x, made.parameter(width, 2 * width))
-    x = made.layer(x)
+    x = layer(x)
     for beside in reversed(skipped):
         width = x.type.shape[-1]
         x = made.builder.add(MatMul(), x, made.parameter(width, width // 2))
-        x = made.layer(made.sum(x, beside))
+        x = layer(made.sum(x, beside))
     return made.head(x)
 
 
@@ -129,14 +137,18 @@ def test_the_layers_of_two_towers_that_begin_alike_are_blocks(layers: int) -> No
     assert len(found.program.blocks.blocks) >= 2 * layers
 
 
+@pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("depth", [2, 3, 5])
-def test_layers_between_which_values_skip_are_blocks(depth: int) -> None:
-    found = workload(of_an_hourglass(depth))
-    assert found.num_layers == 2 * depth + 1
+def test_layers_between_which_values_skip_are_blocks(depth: int, timed: bool) -> None:
+    found = workload(of_an_hourglass(depth, timed))
+    assert timed or found.num_layers == 2 * depth + 1
     assert len(found.program.blocks.blocks) >= 2 * depth + 1
 
 
-@pytest.mark.parametrize("function", [side_by_side(4, 4), of_the_same_input(4), of_an_hourglass(3)])
+@pytest.mark.parametrize(
+    "function",
+    [side_by_side(4, 4), of_the_same_input(4), of_an_hourglass(3), of_an_hourglass(3, True)],
+)
 def test_towers_cut_into_stages_compute_what_one_device_does(function: Function) -> None:
     strategy = Strategy(dp=2, tp=2, pp=4, microbatches=2)
     result = Verifier(workload(function)).verify(strategy)
