@@ -179,7 +179,8 @@ def _pieces(chain: _Chain) -> list[list[Node]]:
 def _too_long(pieces: Sequence[Sequence[Node]], chain: _Chain) -> range | None:
     """The positions of the longest piece, if it is a quarter of the chain or more."""
     ends = [*accumulate(map(len, pieces))]
-    longest = max((range(end - len(p), end) for p, end in zip(pieces, ends, strict=True)), key=len)
+    places = (range(end - len(piece), end) for piece, end in zip(pieces, ends, strict=True))
+    longest = max(places, key=len, default=range(0))
     return longest if len(longest) >= len(chain.nodes) / 4 else None
 
 
