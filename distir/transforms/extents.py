@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distir.axes.model import Axes, Axis, AxisDims
 from distir.errors import TransformError
+from distir.ir.core import Node
 from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.tensor import Boundary, Concat, Reshape
@@ -57,45 +58,16 @@ def find_extents(
     there is no batch.
     """
     roles = Roles.of(function)
-    barred: set[Axis] = set()
-    bounded: dict[Axis, None] = {}
-    weighed: set[Axis] = set()
-    alike: set[Axis] = set()
-    for node in function.nodes:
-        weights = [v for v in node.operands if v in roles.weights and len(axes.of(v)) > 1]
-        kinds = axes.kinds[node]
-        if any(value in roles.activations for value in node.results):
-            barred.update(axis for axis, kind in kinds.items() if kind is not Kind.PARALLEL)
-            if Kind.SUM in kinds.values():
-                carried_by_weights = {axis for value in weights for axis in axes.of(value)}
-                weighed |= carried_by_weights
-                if weights:
-                    alike.update(axes.tied(axis) for axis in kinds.keys() - carried_by_weights)
-            if isinstance(node.op, Boundary):
-                after = axes.of(node.result)
-                before = (a for dim in axes.dims[node.operands[0]] for a in dim)
-                bounded.update(dict.fromkeys(a for a in before if a not in after))
-    carried = [a for value in function.inputs for dim in axes.dims[value] for a in dim]
-    activations = {a for v in axes.dims if v in roles.activations for a in axes.of(v)}
-    batch = next((a for a in carried if a not in barred and a in activations), None)
-    if batch is None:
-        # Where samples meet, in a batch norm for instance, inputs still list them first.
-        outermost = [a for value in function.inputs for a in (axes.dims[value] or ((),))[0]]
-        batch = next((a for a in outermost if a in activations), None)
     if not roles.activations:
         raise TransformError("no parameter meets an input: there is nothing to distribute")
-    if batch is None:
-        reason = (
-            "no input has a batch dim of size 2 or more that reaches the output; export the model "
-            "with a batch of at least 2, or with a symbolic batch dim (a Python function: take "
-            "batch_size)"
-        )
-        of_batch = (note for note in function.notes if "batch" in note)
-        raise TransformError("; ".join((reason, *of_batch)))
+    treated = _Treated.of(function, axes, roles)
+    carried = [a for value in function.inputs for dim in axes.dims[value] for a in dim]
+    activations = {a for v in axes.dims if v in roles.activations for a in axes.of(v)}
+    batch = _batch(function, axes, activations, treated)
     candidates = [
         axis
-        for axis in bounded
-        if axis not in weighed and axis is not batch and axes.tied(axis) in alike
+        for axis in treated.bounded
+        if axis not in treated.weighed and axis is not batch and axes.tied(axis) in treated.alike
     ]
     ties = {axes.tied(axis) for axis in candidates}
     sequences = [a for a in carried if a is not batch and axes.tied(a) in ties]
@@ -112,7 +84,7 @@ def find_extents(
     others = dict.fromkeys(
         axis
         for axis in carried
-        if axis not in barred
+        if axis not in treated.barred
         and axis in activations
         and axes.tied(axis) is not axes.tied(batch)
         and axis not in sequences
@@ -131,6 +103,63 @@ def find_extents(
         fixed_sequence=fixed or _fixed_by(function, axes, tied),
         piece=1 if whole else math.prod(axis.size for axis in counted[1:]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Treated:
+    """What ops on activations do with axes: they do not go over those that are `barred` in
+    parallel, weights of products carry those that are `weighed`, at the positions of those that are
+    `alike` (tied) a product has the same weights, and those that are `bounded` end at a boundary,
+    in order."""
+
+    barred: set[Axis]
+    weighed: set[Axis]
+    alike: set[Axis]
+    bounded: dict[Axis, None]
+
+    @classmethod
+    def of(cls, function: Function, axes: Axes, roles: Roles) -> _Treated:
+        """What the ops of a function do."""
+        found = cls(set(), set(), set(), {})
+        for node in function.nodes:
+            if any(value in roles.activations for value in node.results):
+                found._add(node, axes, roles)
+        return found
+
+    def _add(self, node: Node, axes: Axes, roles: Roles) -> None:
+        kinds = axes.kinds[node]
+        self.barred.update(axis for axis, kind in kinds.items() if kind is not Kind.PARALLEL)
+        if Kind.SUM in kinds.values():
+            weights = [v for v in node.operands if v in roles.weights and len(axes.of(v)) > 1]
+            carried_by_weights = {axis for value in weights for axis in axes.of(value)}
+            self.weighed.update(carried_by_weights)
+            if weights:
+                self.alike.update(axes.tied(axis) for axis in kinds.keys() - carried_by_weights)
+        if isinstance(node.op, Boundary):
+            after = axes.of(node.result)
+            before = (a for dim in axes.dims[node.operands[0]] for a in dim)
+            self.bounded.update(dict.fromkeys(a for a in before if a not in after))
+
+
+def _batch(
+    function: Function, axes: Axes, activations: Collection[Axis], treated: _Treated
+) -> Axis:
+    """The axis of samples. Raises `TransformError` if there is none."""
+    carried = (a for value in function.inputs for dim in axes.dims[value] for a in dim)
+    batch = next((a for a in carried if a not in treated.barred and a in activations), None)
+    if batch is None:
+        # Where samples meet, in a batch norm for instance, inputs still list them first.
+        outermost = (a for value in function.inputs for a in (axes.dims[value] or ((),))[0])
+        batch = next((a for a in outermost if a in activations), None)
+    if batch is None:
+        reason = (
+            "no input has a batch dim of size 2 or more that reaches the output; export the model "
+            "with a batch of at least 2, or with a symbolic batch dim (a Python function: take "
+            "batch_size)"
+        )
+        of_batch = (note for note in function.notes if "batch" in note)
+        raise TransformError("; ".join((reason, *of_batch)))
+    return batch
 
 
 def _as_stated(
