@@ -54,7 +54,9 @@ class LoadedModel:
     the size. The sizes of other inputs are fixed, but for samples and sequences."""
     lengths: tuple[str, ...] = ()
     """The symbolic sizes of an ONNX file that are neither a batch nor the size of an image."""
-    sequences: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    sequences: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict[str, tuple[int, ...]], repr=False
+    )
     """Per input, the dims that are a sequence because a Python function says so, which took
     `sequence_length`."""
     config: ModelConfig | None = None

@@ -30,7 +30,7 @@ CASES: list[tuple[Make, type[Exception], str]] = [
         ArgumentError,
         "operand 2 of MatMul is of .*ndarray",
     ),
-    (lambda b, x: b.add(MatMul(), x), ArgumentError, r"MatMul was given 1 operands \(fp32"),
+    (lambda b, x: b.add(MatMul(), x), ArgumentError, r"MatMul was given 1 operand \(fp32"),
     (lambda b, x: b.add(Relu(), x, x), ShapeError, r"Relu: 2 operands .*; expected 1"),
     (lambda b, x: b.add(Add(), x), ShapeError, r"Add: 1 operands .*; expected 2"),
 ]
