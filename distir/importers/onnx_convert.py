@@ -32,7 +32,7 @@ from distir.importers.onnx_file import (
     check_shape,
     sorted_nodes,
 )
-from distir.importers.onnx_roles import Role, TensorRoles
+from distir.importers.onnx_roles import Role, TensorRoles, is_uniform, is_wide
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
@@ -63,7 +63,7 @@ class Conversion:
     weight_values: dict[OnnxWeight, Value] = field(default_factory=dict[OnnxWeight, Value])
     constant_values: dict[OnnxConstant, Value] = field(default_factory=dict[OnnxConstant, Value])
     copies: dict[str, int] = field(default_factory=dict[str, int])
-    """Per vector of the file, the number of parameters made from it."""
+    """Per tensor of the file, the number of parameters made from it."""
     decided: set[Value] = field(default_factory=set[Value])
     """Inputs that only decide which branches are taken."""
     folded_bytes: int = 0
@@ -158,7 +158,7 @@ class Conversion:
         if function is not None:
             return self._call_function(function, node, entries, opset, depth)
         if key == "Identity":
-            return [entries[0]]
+            return [self._alias(entries[0])]
         if key == "Constant":
             return [self._constant_node(node)]
         if key == "ConstantOfShape" and self._is_weight_maker(node, entries):
@@ -193,8 +193,8 @@ class Conversion:
     def resolve(self, entry: OnnxEntry) -> Value:
         """The value of the function that an entry stands for.
 
-        A vector that several ops read becomes a parameter of its own for each of them, since
-        exporters merge equal initializers, such as zero biases.
+        What several ops read becomes a parameter of its own for each of them where exporters may
+        have merged what was equal before training, such as zero biases.
         """
         if isinstance(entry, Value):
             return entry
@@ -204,8 +204,7 @@ class Conversion:
             if entry not in self.constant_values:
                 self.constant_values[entry] = _declare_constant(self.builder, entry)
             return self.constant_values[entry]
-        is_vector = sum(size != 1 for size in entry.type.shape) <= 1
-        if entry in self.weight_values and not is_vector:
+        if entry in self.weight_values and not self._may_be_merged(entry):
             return self.weight_values[entry]
         count = self.copies.get(entry.name, 0) + 1
         self.copies[entry.name] = count
@@ -215,6 +214,21 @@ class Conversion:
         if entry.record is not None:
             self.weights[value] = entry.record
         return value
+
+    def _may_be_merged(self, weight: OnnxWeight) -> bool:
+        """Whether a tensor of the file may stand for several that were equal: all its elements are,
+        or, where the file does not tell, it is a vector."""
+        record = weight.record
+        if record is None or not self.roles.stores_values or not record.has_values():
+            return not is_wide(weight.type.shape)
+        return is_uniform(record)
+
+    def _alias(self, entry: OnnxEntry | None) -> OnnxEntry | None:
+        """What an Identity makes. A vector becomes another one, since exporters write so what they
+        have merged."""
+        if isinstance(entry, OnnxWeight) and not is_wide(entry.type.shape):
+            return replace(entry)
+        return entry
 
     def _constant_node(self, node: NodeRecord) -> OnnxEntry:
         name = node.results[0]

@@ -115,7 +115,19 @@ class TensorRoles:
     def _stores_matrices(self) -> bool:
         """Whether the file stores matrices of floats as initializers."""
         stored = self.graph.initializers.values()
-        return any(each.dtype.is_float and _is_wide(each.shape) for each in stored)
+        return any(each.dtype.is_float and is_wide(each.shape) for each in stored)
+
+    @cached_property
+    def stores_values(self) -> bool:
+        """Whether the file stores the values of its matrices, and not zeros in their place."""
+        stored = self.graph.initializers.values()
+        return any(
+            each.dtype.is_float
+            and is_wide(each.shape)
+            and each.has_values()
+            and not is_uniform(each)
+            for each in stored
+        )
 
     def weight_inputs(self) -> set[str]:
         """The names of inputs that are weights: those that the user names; and all inputs of fixed
@@ -265,9 +277,15 @@ class TensorRoles:
         return self._makers
 
 
-def _is_wide(shape: Sequence[int]) -> bool:
+def is_wide(shape: Sequence[int]) -> bool:
     """Whether several dims are longer than 1."""
     return sum(size != 1 for size in shape) >= 2
+
+
+def is_uniform(record: TensorRecord) -> bool:
+    """Whether all elements of a stored tensor are equal."""
+    values = record.load().reshape(-1)
+    return bool((values == values[:1]).all())
 
 
 def _with_branches(graph: GraphRecord) -> Iterator[NodeRecord]:
@@ -286,7 +304,7 @@ class _Uses:
     def __init__(self, roles: TensorRoles, type: TensorType) -> None:
         self._roles = roles
         self._type = type
-        self._wide = _is_wide(type.shape)
+        self._wide = is_wide(type.shape)
         self._seen: set[str] = set()
         self.trained: set[str] = set()
         self.fixed: set[str] = set()

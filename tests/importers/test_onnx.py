@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -249,6 +250,7 @@ def test_a_batch_that_is_mixed_stays_one_with_a_note() -> None:
 
 
 def test_a_vector_that_serves_several_ops_is_a_parameter_for_each() -> None:
+    """Fresh biases are all zeros, which exporters store once."""
     made = model(
         {"x": (FLOAT, ["n", 6])},
         [
@@ -257,13 +259,48 @@ def test_a_vector_that_serves_several_ops_is_a_parameter_for_each() -> None:
             node("LayerNormalization", "b ones zeros", "y"),
         ],
         "y",
-        {"w": weights(6, 6), "zeros": weights(6), "ones": weights(6)},
+        {"w": weights(6, 6), "zeros": np.zeros(6, np.float32), "ones": np.ones(6, np.float32)},
     )
     imported = read_onnx(made, load_weights=True)
     names = _parameter_names(imported.function)
     assert names == {"w", "zeros", "zeros#2", "zeros#3", "ones"}
     by_name = {value.name: array for value, array in imported.weights.items()}
     np.testing.assert_array_equal(by_name["zeros"], by_name["zeros#3"])
+
+
+def _three_products(second: str, tensors: Mapping[str, Any], first: Sequence[Any] = ()) -> set[str]:
+    """The parameters of products with w, then twice with `second`, by name."""
+    products = [
+        node("Gemm", "x w bias", "a"),
+        node("Gemm", "a z bias", "b"),
+        node("Gemm", f"b {second}", "y"),
+    ]
+    made = model({"x": (FLOAT, ["n", 6])}, [*first, *products], "y", tensors)
+    return _parameter_names(import_onnx(made))
+
+
+def test_a_matrix_of_zeros_that_serves_several_ops_is_a_parameter_for_each() -> None:
+    """So are the last products of residual branches, and those of adapters, before training."""
+    tensors = {"w": weights(6, 6), "bias": weights(6), "z": np.zeros((6, 6), np.float32)}
+    assert _three_products("z bias", tensors) == {"w", "bias", "z", "z#2"}
+
+
+def test_tensors_whose_values_differ_within_them_are_tied_where_they_are_read_twice() -> None:
+    """As those of layers that share all that they train, and of steps one after another."""
+    tensors = {"w": weights(6, 6), "bias": weights(6), "z": weights(6, 6)}
+    assert _three_products("z bias", tensors) == {"w", "bias", "z"}
+
+
+def test_a_vector_that_the_exporter_says_again_is_another_one() -> None:
+    tensors = {"w": weights(6, 6), "bias": weights(6), "z": weights(6, 6)}
+    again = [node("Identity", "bias", "again")]
+    assert _three_products("z again", tensors, again) == {"w", "bias", "bias#2", "z"}
+
+
+def test_matrices_are_tied_as_stored_where_zeros_stand_for_all_values() -> None:
+    zeros = np.zeros((6, 6), np.float32)
+    tensors = {"w": zeros, "bias": np.zeros(6, np.float32), "z": zeros}
+    assert _three_products("z bias", tensors) == {"w", "bias", "bias#2", "bias#3", "z"}
 
 
 def test_statistics_that_share_a_tensor_with_a_bias_are_not_trained() -> None:
