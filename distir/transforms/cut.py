@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, combinations, pairwise
 
 from distir.axes.model import Axes, Axis, find_representative
 from distir.ir.core import Node, Value
@@ -137,6 +137,17 @@ class _Carried:
     past: range
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What may be live beside the one activation at a cut."""
+
+    carried: tuple[_Carried, ...] = ()
+    """What is carried past a tower."""
+    shared: tuple[Value, ...] = ()
+    """What many pieces read, as an encoder's output, or the time and a text that every layer looks
+    at."""
+
+
 def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[Node]:
     """The ops that add a weight to what the op before makes, a product with weights.
 
@@ -155,25 +166,33 @@ def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[No
 
 
 def _pieces(chain: _Chain) -> list[list[Node]]:
-    """Runs of ops between places where a single activation is live, apart from what is carried
-    past a tower, and from a value that many of the runs read."""
-    carried: tuple[_Carried, ...] = ()
-    shared: Value | None = None
+    """Runs of ops between places where a single activation is live, apart from what may be live
+    beside it."""
+    beside: _Beside | None = _Beside()
     pieces = _runs(chain.nodes, _cuts(chain))
     while longest := _too_long(pieces, chain):
-        passing = _passing(longest, chain, carried, shared)
-        if not passing and shared is None:
-            # What skips layers may be found only beside what all of them read, as the time is.
-            often = next(iter(_most_read(longest, chain)), None)
-            passing = () if often is None else _passing(longest, chain, carried, often)
-            shared = often if passing else _shared_value(longest, chain, carried)
-            if shared is None:
-                return pieces
-        elif not passing:
+        beside = _more_beside(longest, chain, beside)
+        if beside is None:
             return pieces
-        carried = (*carried, *passing)
-        pieces = _runs(chain.nodes, _cuts(chain, carried, shared))
+        pieces = _runs(chain.nodes, _cuts(chain, beside))
     return pieces
+
+
+def _more_beside(piece: range, chain: _Chain, beside: _Beside) -> _Beside | None:
+    """What may be live beside an activation so that a long piece can be cut; None if nothing
+    helps. Values that many ops read are looked for once."""
+    if passing := _passing(piece, chain, beside):
+        return replace(beside, carried=(*beside.carried, *passing))
+    most = [] if beside.shared else _most_read(piece, chain)
+    for number in range(1, len(most) + 1):
+        # What skips layers may be found only beside what all of them read, as the time is.
+        often = replace(beside, shared=tuple(most[:number]))
+        if passing := _passing(piece, chain, often):
+            return replace(often, carried=(*often.carried, *passing))
+        for shared in combinations(most, number):
+            if _are_shared(shared, chain, beside):
+                return replace(beside, shared=shared)
+    return None
 
 
 def _too_long(pieces: Sequence[Sequence[Node]], chain: _Chain) -> range | None:
@@ -184,17 +203,16 @@ def _too_long(pieces: Sequence[Sequence[Node]], chain: _Chain) -> range | None:
     return longest if len(longest) >= len(chain.nodes) / 4 else None
 
 
-def _cuts(
-    chain: _Chain, carried: Collection[_Carried] = (), shared: Value | None = None
-) -> list[int]:
-    """Positions in the chain before which a single activation is live, apart from the `shared` one
-    and from those that are `carried` past."""
+def _cuts(chain: _Chain, beside: _Beside | None = None) -> list[int]:
+    """Positions in the chain before which a single activation is live, apart from what may be
+    live `beside` it."""
+    beside = beside or _Beside()
     nodes = chain.nodes
     last_use = {
         value: position
         for position, node in enumerate(nodes)
         for value in node.operands
-        if value in chain.roles.activations and value is not shared
+        if value in chain.roles.activations and value not in beside.shared
     }
     cuts: list[int] = []
     live: set[Value] = set()
@@ -206,9 +224,9 @@ def _cuts(
             continue
         if chain.roles.activations.isdisjoint(following.operands):
             # It begins what meets the live value later: a tower is a piece, a second table is not.
-            if all(position + 1 != each.past.start for each in carried):
+            if all(position + 1 != each.past.start for each in beside.carried):
                 continue
-        passing = {each.value for each in carried if position + 1 in each.past}
+        passing = {each.value for each in beside.carried if position + 1 in each.past}
         if live and len(live - passing) <= 1:
             cuts.append(position + 1)
     return cuts
@@ -220,15 +238,13 @@ def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
     return [list(chain[a:b]) for a, b in pairwise(bounds) if a < b]
 
 
-def _shared_value(piece: range, chain: _Chain, carried: Collection[_Carried]) -> Value | None:
-    """The value that allows to cut a long piece if it is carried along; at least
-    `MIN_READERS_OF_SHARED` of the new pieces read it. None if there is none."""
-    for value in _most_read(piece, chain):
-        runs = _runs(chain.nodes, _cuts(chain, carried, value))
-        reading = sum(any(value in node.operands for node in run) for run in runs)
-        if reading >= MIN_READERS_OF_SHARED:
-            return value
-    return None
+def _are_shared(values: Collection[Value], chain: _Chain, beside: _Beside) -> bool:
+    """Whether at least `MIN_READERS_OF_SHARED` pieces read each value, if all are carried along."""
+    runs = _runs(chain.nodes, _cuts(chain, replace(beside, shared=tuple(values))))
+    return all(
+        sum(any(value in node.operands for node in run) for run in runs) >= MIN_READERS_OF_SHARED
+        for value in values
+    )
 
 
 def _most_read(piece: range, chain: _Chain) -> list[Value]:
@@ -243,9 +259,7 @@ def _most_read(piece: range, chain: _Chain) -> list[Value]:
     return sorted(readers, key=lambda v: -readers[v])[:3]
 
 
-def _passing(
-    piece: range, chain: _Chain, carried: tuple[_Carried, ...], shared: Value | None
-) -> tuple[_Carried, ...]:
+def _passing(piece: range, chain: _Chain, beside: _Beside) -> tuple[_Carried, ...]:
     """What is carried past a tower in a long piece: the fewest values, up to `MOST_PASSING`, that
     are not read for a quarter of the piece, so that, without them, `ALIKE` pieces there do the same
     with weights, at whatever sizes. Empty if there are none.
@@ -265,18 +279,26 @@ def _passing(
         if read in piece
     ]
     apart = {each: each.past[max(0, piece.start - each.past.start) :] for each in unread}
-    long = [each for each in unread if len(apart[each]) > len(piece) / 4 and each not in carried]
+    long = [
+        each for each in unread if len(apart[each]) > len(piece) / 4 and each not in beside.carried
+    ]
     long.sort(key=lambda each: -len(apart[each]))
     for number in range(1, min(MOST_PASSING, len(long)) + 1):
         passing = tuple(long[:number])
         towers = {at for each in passing for at in apart[each]}
-        cuts = [at for at in _cuts(chain, (*carried, *passing), shared) if at in towers]
-        runs = [chain.nodes[a:b] for a, b in pairwise(cuts)]
-        products = [run for run in runs if len(ops_with_weights(run, chain.roles)) > 1]
-        kinds = (tuple(type(node.op) for node in run) for run in products)
-        if max(Counter(kinds).values(), default=0) >= ALIKE:
+        past = replace(beside, carried=(*beside.carried, *passing))
+        if _has_copies(towers, _cuts(chain, past), chain):
             return passing
     return ()
+
+
+def _has_copies(places: Collection[int], cuts: Iterable[int], chain: _Chain) -> bool:
+    """Whether, between the cuts that are at these places, `ALIKE` pieces do the same with weights,
+    at whatever sizes."""
+    runs = [chain.nodes[a:b] for a, b in pairwise([at for at in cuts if at in places])]
+    products = [run for run in runs if len(ops_with_weights(run, chain.roles)) > 1]
+    kinds = (tuple(type(node.op) for node in run) for run in products)
+    return max(Counter(kinds).values(), default=0) >= ALIKE
 
 
 def _like(nodes: Iterable[Node]) -> Hashable:

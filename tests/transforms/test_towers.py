@@ -101,6 +101,20 @@ def of_an_hourglass(depth: int, timed: bool = False) -> Function:
     return made.head(x)
 
 
+def of_two_conditions(layers: int, at_the_end: bool) -> Function:
+    """Layers that all read two values, as a time and a text, each by a product of its own; what
+    the time is made of may be added `at_the_end`."""
+    made = Towers()
+    begun = made.tokens("times")
+    time = made.builder.add(MatMul(), begun, made.parameter(WIDTH, WIDTH))
+    text = made.tokens("text")
+    x = made.tokens("ids")
+    for _ in range(layers):
+        read = [made.builder.add(MatMul(), v, made.parameter(WIDTH, WIDTH)) for v in (time, text)]
+        x = made.layer(x, made.sum(*read))
+    return made.head(made.sum(x, begun) if at_the_end else x)
+
+
 def of_equal_ends(layers: int) -> Function:
     """Two towers of layers with two halves, each with its norm behind it, so that blocks begin in
     the middle of layers; both towers end with the same half."""
@@ -145,9 +159,23 @@ def test_layers_between_which_values_skip_are_blocks(depth: int, timed: bool) ->
     assert len(found.program.blocks.blocks) >= 2 * depth + 1
 
 
+@pytest.mark.parametrize("at_the_end", [False, True])
+@pytest.mark.parametrize("layers", [4, 9])
+def test_layers_that_read_two_values_are_blocks(layers: int, at_the_end: bool) -> None:
+    found = workload(of_two_conditions(layers, at_the_end))
+    assert found.num_layers == layers
+    assert len(found.program.blocks.blocks) >= layers
+
+
 @pytest.mark.parametrize(
     "function",
-    [side_by_side(4, 4), of_the_same_input(4), of_an_hourglass(3), of_an_hourglass(3, True)],
+    [
+        side_by_side(4, 4),
+        of_the_same_input(4),
+        of_an_hourglass(3),
+        of_an_hourglass(3, True),
+        of_two_conditions(4, True),
+    ],
 )
 def test_towers_cut_into_stages_compute_what_one_device_does(function: Function) -> None:
     strategy = Strategy(dp=2, tp=2, pp=4, microbatches=2)
