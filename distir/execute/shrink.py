@@ -299,7 +299,10 @@ class _Sizing:
             self._root[b] = a
 
     def run(self, sequence_length: int | None) -> None:
-        """Shortens one class of axes after the other, the longest first."""
+        """Shortens one class of axes after the other, the longest first. A length that the model
+        has as it is may be that of several axes together, and then says nothing of each."""
+        if self.program.extents.piece == 1 and sequence_length == self.program.file_length:
+            sequence_length = None
         group = self.program.blocks.group
         every = list(
             dict.fromkeys(a for dims in self.axes.dims.values() for dim in dims for a in dim)

@@ -321,8 +321,8 @@ class _Reader:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def graph(self, proto: Any) -> GraphRecord:
-        """A graph with its nodes as they stand in the file."""
+    def graph(self, proto: Any, is_body: bool = False) -> GraphRecord:
+        """A graph with its nodes as they stand in the file; `is_body` if it is within another."""
         if len(proto.sparse_initializer):
             raise ImportModelError("the file has sparse initializers; expected dense ones")
         initializers: dict[str, TensorRecord] = {}
@@ -332,7 +332,9 @@ class _Reader:
                 raise ImportModelError(f"initializer {record.name!r} is declared twice")
             initializers[record.name] = record
         inputs = tuple(
-            self.input(value) for value in proto.input if _text(value.name) not in initializers
+            self.input_of_body(value) if is_body else self.input(value)
+            for value in proto.input
+            if _text(value.name) not in initializers
         )
         nodes = tuple(self.node(node) for node in proto.node)
         outputs = tuple(_text(value.name) for value in proto.output)
@@ -394,7 +396,7 @@ class _Reader:
         if kind == 4:
             return self.tensor(proto.t)
         if kind == 5:
-            return self.graph(proto.g)
+            return self.graph(proto.g, is_body=True)
         if kind == 6:
             return tuple(float(number) for number in proto.floats)
         if kind == 7:
@@ -404,7 +406,7 @@ class _Reader:
         if kind == 9:
             return tuple(self.tensor(tensor) for tensor in proto.tensors)
         if kind == 10:
-            return tuple(self.graph(graph) for graph in proto.graphs)
+            return tuple(self.graph(graph, is_body=True) for graph in proto.graphs)
         raise ImportModelError(f"{where}: attribute {_text(proto.name)!r} has no readable type")
 
     def tensor(self, proto: Any) -> TensorRecord:
@@ -439,6 +441,11 @@ class _Reader:
             return None
         check_no_output(path, ImportModelError)
         return path if inside else None
+
+    def input_of_body(self, proto: Any) -> InputRecord:
+        """An input of a loop's body, whose type need not be declared: loops are not read, so that
+        its name alone is."""
+        return InputRecord(_text(proto.name), (), DType.FLOAT32)
 
     def input(self, proto: Any) -> InputRecord:
         """A declared input."""

@@ -288,6 +288,36 @@ def test_a_table_keeps_the_rows_that_constant_indices_reach(
     assert verify(workload, Strategy(dp=2)).passed
 
 
+def test_a_sequence_of_rows_and_columns_gets_no_longer() -> None:
+    """Tokens of windows of windows of an image, so that the sequence is six axes of 2."""
+    halves = [2] * 6
+    made = model(
+        {"x": (FLOAT, ["n", 64, 8])},
+        [
+            node("Reshape", "x grid", "halves"),
+            node("Transpose", "halves", "windows", perm=[0, 1, 3, 5, 2, 4, 6, 7]),
+            node("Reshape", "windows tokens", "t"),
+            node("MatMul", "t w", "k"),
+            node("Transpose", "k", "turned", perm=[0, 2, 1]),
+            node("MatMul", "t turned", "scores"),
+            node("Softmax", "scores", "p"),
+            node("MatMul", "p t", "mixed"),
+            node("MatMul", "mixed v", "y"),
+        ],
+        "y",
+        {
+            "w": weights(8, 8),
+            "v": weights(8, 8),
+            "grid": integers(0, *halves, 8),
+            "tokens": integers(0, 64, 8),
+        },
+    )
+    workload = Workload(model=load_model(made), batch_size=4)
+    assert len(workload.program.extents.sequences) == len(halves)
+    small = shrink(workload, [Strategy()])
+    assert small.program.file_length == workload.program.file_length == 64
+
+
 def test_indices_beyond_what_they_choose_from_are_an_error_of_one_line() -> None:
     builder = Builder("beyond")
     x = builder.input("x", (4, 3))

@@ -567,6 +567,18 @@ def test_unsupported_ops_are_named(op: str) -> None:
         import_onnx(_one(op))
 
 
+def test_a_loop_whose_body_has_inputs_without_types_is_named() -> None:
+    """As exporters write what sums rows of tables, over a list of tensors."""
+    body = onnx.helper.make_graph(
+        [node("Identity", "go", "on")],
+        "body",
+        [onnx.helper.make_empty_tensor_value_info(name) for name in ("step", "go", "list")],
+        [onnx.helper.make_empty_tensor_value_info(name) for name in ("on", "list")],
+    )
+    with pytest.raises(UnsupportedOpError, match="Loop is not supported"):
+        import_onnx(_one("Loop", body=body))
+
+
 def test_branches_on_data_are_refused() -> None:
     empty = onnx.helper.make_graph([], "empty", [], [onnx.helper.make_empty_tensor_value_info("x")])
     made = _one("If", then_branch=empty, else_branch=empty)
