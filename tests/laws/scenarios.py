@@ -20,6 +20,7 @@ from distir.models.layers import linear, normalize
 from distir.models.transformer import TransformerConfig, llama_config
 from distir.ops.activations import Gelu, Relu
 from distir.ops.arithmetic import Add, Mul
+from distir.ops.comparisons import Greater, Where
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Concat, Expand, Reshape, Slice, Split, Transpose
 from distir.plan import Plan, Planner
@@ -50,6 +51,7 @@ class Chain:
         self.x = self.builder.input("x", (4, WIDTH))
         self.shared = self.builder.parameter("shared", (WIDTH, WIDTH))
         self.memory: Value | None = None
+        self.threshold: Value | None = None
         self.count = 0
 
     def dense(self, x: Value, features: int = WIDTH, *, bias: bool = True) -> Value:
@@ -133,10 +135,27 @@ def _recall(c: Chain, x: Value) -> Value:
     return c.add(x, c.dense(_inner(c, c.memory if c.memory is not None else x)))
 
 
+def _above_a_threshold(c: Chain, x: Value) -> Value:
+    """A parameter without a gradient stands before one that has one."""
+    c.count += 1
+    threshold = c.builder.parameter(f"threshold{c.count}", (WIDTH,))
+    return _rectified(c, x, threshold)
+
+
+def _above_a_shared_threshold(c: Chain, x: Value) -> Value:
+    c.threshold = c.threshold or c.builder.parameter("threshold", (WIDTH,))
+    return _rectified(c, x, c.threshold)
+
+
+def _rectified(c: Chain, x: Value, threshold: Value) -> Value:
+    above = c.builder.add(Greater(), x, threshold)
+    return c.dense(_inner(c, c.builder.add(Where(), above, c.builder.add(Relu(), x), x)))
+
+
 LAYERS: tuple[Callable[[Chain, Value], Value], ...] = (
     _plain, _last_is_linear, _residual, _norm, _with_shared_weight, _with_shared_weight_turned,
     _ends_in_a_view, _ends_in_a_part, _gated, _joined, _begins_with_a_join,
-    _cut_out, _remember, _recall,
+    _cut_out, _remember, _recall, _above_a_threshold, _above_a_shared_threshold,
 )  # fmt: skip
 
 
