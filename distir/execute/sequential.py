@@ -23,7 +23,7 @@ from distir.ir.function import Function
 from distir.ir.signature import Kind
 from distir.ops.optimizer import MomentumStep, SGDStep
 from distir.transforms.lower import has_dropout
-from distir.user_code import described
+from distir.user_code import run_user_code
 from distir.workload import Workload
 
 
@@ -65,12 +65,11 @@ def _results(name: str, node: Node, operands: Sequence[Array]) -> Sequence[Array
     import numpy as np
 
     where = f"{name}: {node.op.name}"
-    try:
-        results = node.op.evaluate(*operands)
-    except Exception as error:
-        raise TransformError(
-            f"{where} cannot be computed at these sizes: {described(error)}"
-        ) from error
+    results = run_user_code(
+        f"{where} cannot be computed at these sizes",
+        lambda: node.op.evaluate(*operands),
+        TransformError,
+    )
     for value, array in zip(node.results, results, strict=True):
         if np.shape(array) != value.type.shape:
             raise TransformError(

@@ -15,6 +15,7 @@ from distir.ir.registered import register_op
 from distir.ir.signature import Signature, broadcast_signature
 from distir.ir.types import DType, TensorType
 from distir.ops.base import broadcast_shapes, sum_to_shape
+from distir.units import counted
 
 
 class Elementwise(Op):
@@ -26,10 +27,8 @@ class Elementwise(Op):
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         if self.takes and len(operands) != self.takes:
-            raise ShapeError(
-                f"{self.name}: {len(operands)} operands ({', '.join(map(str, operands))}); "
-                f"expected {self.takes}"
-            )
+            given = f"{counted(len(operands), 'operand')} ({', '.join(map(str, operands))})"
+            raise ShapeError(f"{self.name}: {given}; expected {self.takes}")
         shape = broadcast_shapes(self.name, *(t.shape for t in operands))
         return (TensorType(shape, self.result_dtype(*operands)),)
 

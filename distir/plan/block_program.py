@@ -84,9 +84,11 @@ def instantiate_block(
         )
     computed = with_token_passes(making.nodes(placed.backward), (), token_passes, product)
     backward = [*with_loss_copies(computed, loss_copies), *_released(gathered)]
-    keeping = _Keeping(making, placed, types, zero, offloads, sync_every)
-    kept_up = [keeping.of(value, kept[value], owned[value]) for value in step.block.parameters]
-    settled = {each.use.value: each.settled for each in kept_up if each.settled is not None}
+    programs = _ParameterPrograms(making, placed, types, zero, offloads, sync_every)
+    by_parameter = [
+        programs.of(value, kept[value], owned[value]) for value in step.block.parameters
+    ]
+    settled = {each.use.value: each.settled for each in by_parameter if each.settled is not None}
     every = (
         *placed.inputs,
         *placed.outputs,
@@ -112,26 +114,26 @@ def instantiate_block(
         values=making.values,
         forward=tuple(forward),
         computed_backward=tuple(backward),
-        scatter_by_parameter=tuple(each.scatter for each in kept_up),
+        scatter_by_parameter=tuple(each.scatter for each in by_parameter),
         elements=elements,
         forward_gathers=forward_gathers,
         backward_gathers=backward_gathers,
         kept_gathered=kept_gathered,
-        settle_by_parameter=tuple(each.settle for each in kept_up),
+        settle_by_parameter=tuple(each.settle for each in by_parameter),
         settled=settled,
-        refresh_by_parameter=tuple(each.refresh for each in kept_up),
-        averaging_by_parameter=tuple(each.averaging for each in kept_up),
+        refresh_by_parameter=tuple(each.refresh for each in by_parameter),
+        averaging_by_parameter=tuple(each.averaging for each in by_parameter),
         sync_every=sync_every,
         outer_optimizer=outer_optimizer,
         given=given,
-        parameters=tuple(each.use for each in kept_up),
+        parameters=tuple(each.use for each in by_parameter),
         updates_on_host="optimizer" in offloads,
         rests_on_host=rests_on_host,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptUp:
+class _ParameterProgram:
     """What happens to a parameter beside the passes: `scatter` shares out its gradient in every
     backward pass, `settle` adds it up once per step, `refresh` makes the stored parameter from its
     updated part, and `averaging` adds that up over replicas. A parameter without a gradient has
@@ -146,8 +148,8 @@ class _KeptUp:
 
 
 @dataclass(frozen=True, slots=True)
-class _Keeping:
-    """What the parameters of a block are kept up by; see `instantiate_block`."""
+class _ParameterPrograms:
+    """Makes these of the parameters of a block; see `instantiate_block`."""
 
     making: Instantiation
     placed: PlacedBlock
@@ -156,11 +158,11 @@ class _Keeping:
     offloads: frozenset[str]
     sync_every: int
 
-    def of(self, value: Value, kept: Layout, owned: Layout) -> _KeptUp:
+    def of(self, value: Value, kept: Layout, owned: Layout) -> _ParameterProgram:
         """What happens to a parameter that rests as `kept` and is updated as `owned`."""
         gradient = self.placed.parameter_gradients.get(value)
         if gradient is None:
-            return _KeptUp(self._use(value, kept, owned, None))
+            return _ParameterProgram(self._use(value, kept, owned, None))
         making, on_host = self.making, "optimizer" in self.offloads
         layout = self._settled_layout(value, gradient, owned)
         scatter: list[Node] = []
@@ -174,7 +176,7 @@ class _Keeping:
             settled = _on_host(making, settled, settle or scatter)
             gradient = settled if gradient_on_host else gradient
         refresh = _refreshed(making, Local(value, owned), kept, self.offloads)
-        return _KeptUp(
+        return _ParameterProgram(
             self._use(value, kept, owned, gradient, gradient_on_host),
             settled,
             tuple(scatter),

@@ -32,7 +32,7 @@ CASES: list[tuple[Make, type[Exception], str]] = [
     ),
     (lambda b, x: b.add(MatMul(), x), ArgumentError, r"MatMul was given 1 operand \(fp32"),
     (lambda b, x: b.add(Relu(), x, x), ShapeError, r"Relu: 2 operands .*; expected 1"),
-    (lambda b, x: b.add(Add(), x), ShapeError, r"Add: 1 operands .*; expected 2"),
+    (lambda b, x: b.add(Add(), x), ShapeError, r"Add: 1 operand .*; expected 2"),
 ]
 
 

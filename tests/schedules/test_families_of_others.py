@@ -44,7 +44,7 @@ def test_a_schedule_that_runs_is_one() -> None:
         (family(lambda r, n: actions("FBW", r, n)), "without splits_backward=True"),
         (
             family(lambda r, n: f"{r}F0 {r}X0"),
-            "makes no schedule that can run for 3 ranks, 1 chunk",
+            "makes no schedule for 3 ranks, 1 chunk, 4 microbatches",
         ),
         (
             family(lambda r, n: actions("FB", r, n // 0)),
@@ -62,7 +62,9 @@ def test_what_is_no_schedule_is_called_by_its_kind() -> None:
         return "0F0 0B0"
 
     made = ScheduleFamily(name="text", generate=generate, summary="", source="")
-    assert "text makes str for 1 rank" in (made.requires(1, 1, 1) or "")
+    assert "for 1 rank, 1 chunk, 1 microbatch: it is of <class 'str'>" in str(
+        made.requires(1, 1, 1)
+    )
 
 
 def test_all_families_of_ours_are_known_to_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias
 
 from distir.errors import ScheduleError
 from distir.registry import LAST, Registry
@@ -13,7 +13,7 @@ from distir.schedules.core.rhythm import Rhythm
 from distir.schedules.core.schedule import Schedule
 from distir.schedules.core.validate import validate
 from distir.units import counted
-from distir.user_code import described
+from distir.user_code import run_user_code
 
 __all__ = [
     "SCHEDULES",
@@ -23,9 +23,6 @@ __all__ = [
     "schedule_family",
     "stages_on_ranks",
 ]
-
-_OWN = "distir.schedules.families."
-"""Where the families are that tests hold to what a family must be."""
 
 StagePlacement: TypeAlias = Literal["loop", "V", "mirror", "stated"]
 """The rule that says which of the `ranks · chunks` stages a rank holds.
@@ -80,7 +77,8 @@ class ScheduleFamily:
     demands: Requirement = _no_demands
     """Says what the schedule needs besides a fitting number of chunks."""
     is_proven: bool = False
-    """Whether all that the generator makes is known to run; what others make is validated."""
+    """Whether tests hold all that the generator makes to what a schedule must be; what others make
+    is validated here."""
 
     def requires(self, ranks: int, chunks: int, microbatches: int) -> str | None:
         """Why there is no schedule for these numbers, or None if there is one."""
@@ -124,20 +122,31 @@ def _fault(family: ScheduleFamily, ranks: int, chunks: int, microbatches: int) -
         )
     )
     try:
-        made = cast("object", family.generate(ranks, chunks, microbatches))
-        schedule = made.schedule() if isinstance(made, Rhythm) else made
-        if not isinstance(schedule, Schedule):
-            return (
-                f"{family.name} makes {type(made).__name__} for {numbers}; expected a Schedule, "
-                "as parse_schedule makes of text, or a Rhythm"
-            )
-        validate(schedule)
+        made = run_user_code(
+            f"{family.name} makes no schedule for {numbers}",
+            lambda: family.generate(ranks, chunks, microbatches),
+            ScheduleError,
+        )
+    except ScheduleError as error:
+        return str(error)
+    try:
+        schedule = _validated(made)
     except ScheduleError as error:
         return f"{family.name} makes no schedule that can run for {numbers}: {error}"
-    except Exception as error:  # noqa: BLE001  whatever a generator of theirs does
-        return f"{family.name} makes no schedule for {numbers}: {described(error)}"
     wrong = next(_contradictions(family, schedule, ranks, chunks, microbatches), None)
     return wrong and f"{family.name} for {numbers} makes a schedule with {wrong}"
+
+
+def _validated(made: object) -> Schedule:
+    """What a generator made, as a schedule that runs; raises `ScheduleError` if it is none."""
+    schedule = made.schedule() if isinstance(made, Rhythm) else made
+    if not isinstance(schedule, Schedule):
+        raise ScheduleError(
+            f"it is of {type(made)}; expected a Schedule, as parse_schedule makes of text, or a "
+            "Rhythm"
+        )
+    validate(schedule)
+    return schedule
 
 
 def _contradictions(
@@ -186,6 +195,7 @@ def schedule_family(
     copies: int = 1,
     placement: StagePlacement = "loop",
     demands: Requirement = _no_demands,
+    is_proven: bool = False,
 ) -> Callable[[ScheduleGenerator], ScheduleFamily]:
     """Makes a family of a generator and registers it in `SCHEDULES`; for use as a decorator.
 
@@ -207,7 +217,7 @@ def schedule_family(
             copies=copies,
             placement=placement,
             demands=demands,
-            is_proven=generate.__module__.startswith(_OWN),
+            is_proven=is_proven,
         )
         return SCHEDULES.add(name, family, summary, order)
 

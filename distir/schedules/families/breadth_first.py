@@ -16,6 +16,7 @@ __all__ = ["breadth_first"]
     default_chunks=2,
     least_chunks=2,
     most_chunks=None,
+    is_proven=True,
 )
 def breadth_first(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """GPipe over chunks: rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, … and runs all

@@ -27,6 +27,7 @@ def _even(ranks: int, _chunks: int, microbatches: int) -> str | None:
     copies=2,
     placement="mirror",
     demands=_even,
+    is_proven=True,
 )
 def chimera(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Even microbatches run down the ranks, odd ones up. Li and Hoefler 2021.

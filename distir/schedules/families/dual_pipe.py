@@ -55,6 +55,7 @@ def _enough(name: str, ranks: int, microbatches: int) -> str | None:
     copies=2,
     placement="mirror",
     demands=_both_ways,
+    is_proven=True,
 )
 def dual_pipe(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Even microbatches run down the ranks, odd ones up. DeepSeek-V3, section 3.2.1 and figure 5.
@@ -87,6 +88,7 @@ def dual_pipe(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     overlaps=True,
     placement="V",
     demands=_full,
+    is_proven=True,
 )
 def dual_pipe_v(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Rank `r` of `p` holds stages `r` and `2p - 1 - r`: microbatches turn back on the last rank

@@ -14,6 +14,7 @@ __all__ = ["gpipe"]
     summary="all forward passes, then all backward passes; keeps all activations",
     source="Huang et al. 2019, GPipe: Efficient Training of Giant Neural Networks using Pipeline "
     "Parallelism",
+    is_proven=True,
 )
 def gpipe(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """All forward passes, then all backward passes. Huang et al. 2019 (GPipe).

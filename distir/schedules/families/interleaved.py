@@ -26,6 +26,7 @@ __all__ = ["interleaved"]
     default_chunks=2,
     least_chunks=2,
     most_chunks=None,
+    is_proven=True,
 )
 def interleaved(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """1F1B with several chunks per rank: rank `r` of `p` holds stages `r`, `p + r`, `2p + r`, …

@@ -14,6 +14,7 @@ __all__ = ["one_f_one_b"]
     summary="forward and backward alternate; as fast as gpipe, keeps fewer",
     source="Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training "
     "(PipeDream-Flush)",
+    is_proven=True,
 )
 def one_f_one_b(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Forward and backward passes alternate. As fast as GPipe, but stage `s` of `p` keeps the

@@ -27,6 +27,7 @@ PAPER = "Qi et al. 2023, Zero Bubble Pipeline Parallelism"
     summary="1f1b with W put off to fill the end; a third of the bubble, memory as 1f1b",
     source=f"{PAPER}, section 2.1",
     splits_backward=True,
+    is_proven=True,
 )
 def zb_h1(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """1F1B in which rank `r` puts off `r` of its `W`. Qi et al. 2023, section 2.1 (ZB-H1).
@@ -47,6 +48,7 @@ def zb_h1(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     summary="fills the pipeline with twice the microbatches; no bubble, twice the memory of 1f1b",
     source=f"{PAPER}, section 2.2",
     splits_backward=True,
+    is_proven=True,
 )
 def zb_h2(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """1F1B with twice as many forward passes ahead, in which rank `r` puts off `2r` of its `W`. Qi
@@ -91,6 +93,7 @@ def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[
     most_chunks=2,
     splits_backward=True,
     placement="V",
+    is_proven=True,
 )
 def zb_v(ranks: int, chunks: int, microbatches: int) -> Rhythm:
     """Rank `r` of `p` holds stages `r` and `2p - 1 - r`: microbatches turn back on the last rank
