@@ -74,7 +74,24 @@ class Problem:
     def notes(self) -> tuple[str, ...]:
         """What readers of an answer should know: decisions made for them, and what was left out of
         the space so far."""
-        return self.told if self.lists is None else (*self.told, *self.lists.left_out)
+        left_out = () if self.lists is None else self.lists.left_out
+        return (*self.told, *self._never_taken(), *left_out)
+
+    def _never_taken(self) -> Iterator[str]:
+        """What a user lists for the space and no strategy can have, with the reason."""
+        if self.searched is None:
+            return
+        for name in self.searched.listed:
+            allowed = self.searched.allowed(name)
+            listed = allowed if isinstance(allowed, tuple) and name in self.space.names else ()
+            why = {value: self.space.why_never(name, value) for value in listed}
+            never = {value: reason for value, reason in why.items() if reason}
+            if never:
+                values = ", ".join(map(str, never))
+                yield (
+                    f"The space lists {name.replace('_', ' ')} {values}, which no strategy can "
+                    f"have: {next(iter(never.values()))}."
+                )
 
     @property
     def simulate(self) -> Callable[[Strategy], Evaluation]:

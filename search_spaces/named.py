@@ -65,6 +65,8 @@ class Searched:
 
     name: str
     values: Mapping[str, Allowed] = field(default_factory=dict[str, Allowed])
+    listed: tuple[str, ...] = ()
+    """Dimensions whose values a user lists one by one."""
 
     def allowed(self, name: str) -> Allowed:
         """What is said of dimension `name`."""
@@ -91,7 +93,9 @@ class Searched:
     def stating(self, name: str, value: Value) -> Searched:
         """The same, but that dimension `name` takes one value where strategies may have it."""
         checked = _checked(name, value)
-        return Searched(f"{self.name} with {name} {checked}", {**self.values, name: (checked,)})
+        values: dict[str, Allowed] = {**self.values, name: (checked,)}
+        listed = tuple(each for each in self.listed if each != name)
+        return Searched(f"{self.name} with {name} {checked}", values, listed)
 
 
 SPACES: Registry[Searched] = Registry("space")
@@ -214,7 +218,8 @@ def _from_content(content: Mapping[str, Any], where: str, folder: Path | None = 
             f"{where}: microbatches and {MICROBATCH_SIZE} are both stated; expected one of them, "
             "for the other follows from the batch and dp"
         )
-    return Searched(where, values)
+    listed = tuple(name for name in content if isinstance(values.get(name), tuple))
+    return Searched(where, values, listed)
 
 
 def _allowed(name: str, given: object, where: str, folder: Path | None) -> Allowed:

@@ -10,6 +10,7 @@ others: spaces of many millions of points are counted and sampled at once.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -21,6 +22,9 @@ from distir.strategy import Strategy
 from search_spaces.named import DEFAULTS
 from search_spaces.parameters import Choices, Dimension, Value
 from search_spaces.tree import Tree
+
+DRAWN = 64
+"""Strategies that are drawn to learn why none has a certain value."""
 
 _build: Callable[..., Strategy] = Strategy
 
@@ -164,6 +168,26 @@ class SearchSpace:
                 return f"{found}; {listed(offered)} would do" if offered else found
             chosen[name] = values[name]
         return None
+
+    def why_never(self, name: str, value: Value) -> str | None:
+        """Why no strategy has a value of dimension `name`, as far as a rule says so of every
+        strategy that was drawn and has this value put in; `None` if some strategy has it, or if it
+        only makes plans that another value makes too."""
+        if not self.count() or value in self.values(name):
+            return None
+        drawn = self.samples(random.Random(0), DRAWN)
+        reasons = [self.impossible(self._with(each, name, value)) for each in drawn]
+        return None if None in reasons else Counter(reasons).most_common(1)[0][0]
+
+    def _with(self, strategy: Strategy, name: str, value: Value) -> Strategy:
+        """A strategy with another value of a dimension; the later dimensions take the first value
+        of their domains."""
+        place = self.names.index(name)
+        chosen = {**DEFAULTS, **{each: getattr(strategy, each) for each in self.names[:place]}}
+        chosen[name] = value
+        for dimension in self.dimensions[place + 1 :]:
+            chosen[dimension.name] = next(iter(dimension.values(chosen)), DEFAULTS[dimension.name])
+        return _build(**chosen)
 
     def __contains__(self, strategy: object) -> bool:
         return isinstance(strategy, Strategy) and self.explain(strategy) is None

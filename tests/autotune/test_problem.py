@@ -89,6 +89,28 @@ def test_what_no_strategy_of_the_space_has_is_refused() -> None:
     load_problem("mlp-xs", devices=2, recompute_layers=1)
 
 
+def test_what_a_space_lists_and_no_strategy_can_have_is_noted() -> None:
+    space = {"tp": [1, 2, 8, 16], "microbatches": [1, 7], "zero": [0, 1]}
+    notes = load_problem("gpt2", devices=16, space=space).notes
+    told = [note for note in notes if "lists" in note]
+    assert [note.split(", which")[0] for note in told] == [
+        "The space lists tp 8, 16",
+        "The space lists microbatches 7",
+    ]
+    assert "heads (12) does not divide by tp = 8" in told[0]
+    assert "does not divide by microbatches = 7" in told[1]
+
+
+def test_a_listed_schedule_that_no_strategy_can_have_is_noted(tmp_path: Path) -> None:
+    three = tmp_path / "three.txt"
+    three.write_text("0F0 0B0\n1F0 1B0\n2F0 2B0\n")
+    space = {"schedule": ["1f1b", str(three)]}
+    (told,) = [n for n in load_problem("gpt2", devices=4, space=space).notes if "lists" in n]
+    assert told.startswith("The space lists schedule")
+    assert "3" in told.split("can have: ")[1]
+    assert not [n for n in load_problem("gpt2", devices=6, space=space).notes if "lists" in n]
+
+
 def test_names_match_without_regard_to_case() -> None:
     shouted = {"mode": "Training", "precision": "BF16", "optimizer": "SGD", "loss": "MSE"}
     problem = load_problem("MLP-XS", "DGX-A100", devices=2, **shouted)  # type: ignore[arg-type]

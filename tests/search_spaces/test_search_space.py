@@ -47,6 +47,22 @@ def test_branches_that_lead_nowhere_are_not_shown() -> None:
     assert space.branches({}) == (Branch(2, 2),)
 
 
+def test_a_value_that_no_strategy_has_is_told_with_the_rule() -> None:
+    def at_most(dp: int, tp: int) -> str | None:
+        return None if dp * tp <= 6 else f"{dp} x {tp} is more than 6"
+
+    def repeats(dp: int) -> Sequence[int]:
+        return (1,) if dp == 1 else (1, 2)
+
+    space = SearchSpace(
+        [numbered("dp", 1, 2), numbered("tp", 1, 3, 7), Dimension("pp", repeats)],
+        [Rule("at most", at_most)],
+    )
+    assert space.why_never("tp", 7) in ("1 x 7 is more than 6", "2 x 7 is more than 6")
+    assert space.why_never("tp", 3) is None
+    assert space.why_never("pp", 9) is None, "no rule is against it"
+
+
 def test_adding_a_dimension_is_one_declaration() -> None:
     def no_more_than_replicas(dp: int, microbatches: int) -> str | None:
         return None if microbatches <= dp else f"{microbatches} is more than {dp}"
