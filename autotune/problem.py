@@ -81,9 +81,9 @@ class Problem:
         """What a user lists for the space and no strategy can have, with the reason."""
         if self.searched is None:
             return
-        for name in self.searched.listed:
-            allowed = self.searched.allowed(name)
-            listed = allowed if isinstance(allowed, tuple) and name in self.space.names else ()
+        for name, listed in self.searched.values_listed.items():
+            if name not in self.space.names:
+                continue
             why = {value: self.space.why_never(name, value) for value in listed}
             never = {value: reason for value, reason in why.items() if reason}
             if never:

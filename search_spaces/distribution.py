@@ -11,10 +11,10 @@ rules out much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from distir.factoring import (
     EXPERT_ORDERS,
@@ -47,6 +47,7 @@ from distir.strategy import (
     OUTER_OPTIMIZERS,
     Strategy,
     format_lists,
+    own_degree,
     parse_lists,
 )
 from search_spaces.named import (
@@ -247,11 +248,25 @@ class _Domains:
             lists = parse_lists(text)
             users = [user for user, names in lists.items() if names == GENERATED]
             if users:
-                others = format_lists({u: own for u, own in lists.items() if u not in users})
-                start = replace(mesh, axes=others)
-                if not self._impossible(start):
+                start, alone = self._without(mesh, lists, users)
+                if not self._impossible(alone):
                     found.update(dict.fromkeys(self.lists.generated(start, users, known)))
         return list(found)
+
+    def _without(
+        self, mesh: Strategy, lists: Mapping[str, Sequence[str]], users: Sequence[str]
+    ) -> tuple[Strategy, Strategy]:
+        """A strategy without the lists of `users`, and the same where these have no devices: what
+        their usual lists split need not divide for other lists to do so."""
+        own = [user for user in lists if own_degree(user)]
+        stated = {
+            user: () if user in users else names
+            for user, names in lists.items()
+            if user in own or user not in users
+        }
+        start = replace(mesh, axes=format_lists(stated))
+        degrees = {user: 1 for user in users if user not in own}
+        return start, replace(start, **cast("Any", degrees))
 
     def _impossible(self, strategy: Strategy) -> str | None:
         return self.workload.explain_lists(strategy)

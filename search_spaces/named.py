@@ -72,6 +72,19 @@ class Searched:
         """What is said of dimension `name`."""
         return self.values.get(name, "all")
 
+    @property
+    def values_listed(self) -> dict[str, tuple[Value, ...]]:
+        """The values that a user lists one by one, by dimension; what stands for others that are
+        made of a model is left out."""
+        found: dict[str, tuple[Value, ...]] = {}
+        for name in self.listed:
+            allowed = self.allowed(name)
+            values = allowed if isinstance(allowed, tuple) else ()
+            if name == "axes":
+                values = tuple(v for v in values if GENERATED not in parse_lists(v).values())
+            found[name] = values
+        return found
+
     def values_of(self, name: str, every: Sequence[Value]) -> Sequence[Value]:
         """Values of dimension `name`, `every` being all that make sense."""
         allowed = self.allowed(name)

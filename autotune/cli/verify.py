@@ -21,10 +21,12 @@ from autotune.cli.output import Output, add_json_option
 from autotune.cli.progress import each, progress
 from autotune.statement import DEFAULT_STACK
 from distir.errors import DistirError
+from distir.factoring import divisors
 from distir.strategy import Strategy
 
 if TYPE_CHECKING:
     from distir.execute.verify import Verification, Verifier
+    from distir.workload import Workload
 
 SUMMARY = (
     "Execute a small version of the model as planned, and on one device, and compare the numbers."
@@ -107,10 +109,7 @@ def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     options["model"] = model_as_run(arguments.model, stack, **how)
     if not arguments.all:
         strategy = strategy_of(arguments)
-        # Results do not depend on the batch; any that divides will do.
-        size = getattr(arguments, "microbatch_size", 1)
-        options.setdefault("batch_size", size * strategy.dp * strategy.microbatches)
-        workload = distir.Workload(**options)
+        workload = _with_some_batch(options, getattr(arguments, "microbatch_size", 1), strategy)
         workload.sizes(workload.batch_size)  # raises if the sequence length is impossible
         return Verifier(workload, seed=arguments.seed), [strategy]
     devices = getattr(arguments, "devices", ALL_DEVICES)
@@ -119,7 +118,22 @@ def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     return Verifier(workload, seed=arguments.seed), _sample(workload, devices, arguments)
 
 
-def _sample(workload: Any, devices: int, arguments: argparse.Namespace) -> list[Strategy]:
+def _with_some_batch(options: dict[str, Any], size: int, strategy: Strategy) -> Workload:
+    """The workload, by default with the least batch that the strategy divides into microbatches of
+    `size` samples, or of more where axis lists split samples: no result depends on the batch."""
+    from distir.workload import Workload
+
+    least = size * strategy.dp * strategy.microbatches
+    if "batch_size" in options:
+        return Workload(**options)
+    workload = Workload(**options, batch_size=least)
+    if not strategy.axes:
+        return workload
+    larger = (workload.resized(batch_size=n * least) for n in divisors(strategy.devices))
+    return next((each for each in larger if not each.explain_lists(strategy)), workload)
+
+
+def _sample(workload: Workload, devices: int, arguments: argparse.Namespace) -> list[Strategy]:
     from distir.plan import Planner
     from distir.plan.axis_lists import AxisLists
     from search_spaces import distribution_space

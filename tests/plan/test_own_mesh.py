@@ -72,6 +72,16 @@ def test_lists_of_a_mesh_are_made_for_every_axis_and_each_plan_is_there_once() -
     assert all(each["data:4"] == ("batch",) for each in lists)
 
 
+def test_lists_of_a_mesh_need_not_divide_what_usual_lists_split() -> None:
+    space = {"extends": "small", "microbatches": [1], "schedule": ["1f1b"]}
+    problem = load_problem("mlp-4x64", devices=6, space=space, mesh="data=3,model=2")
+    assert problem.space.impossible(Strategy(tp=6)), "the usual list splits 256 by 6"
+    assert Strategy(tp=6, axes="data:3=batch;model:2=ffn") in problem.space
+    alone = load_problem("gpt2", devices=8, space=space, axis_lists="auto")
+    assert alone.space.impossible(Strategy(tp=8)), "the usual list splits 12 heads by 8"
+    assert 8 in alone.space.values("tp")
+
+
 def test_lists_that_are_left_out_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     space = {"extends": "small", "tp": [4], "axes": "auto"}
     problem = load_problem("mlp-4x64", devices=4, space=space, batch_size=16)
@@ -154,7 +164,7 @@ def test_a_mesh_is_simulated_from_the_command_line(capsys: pytest.CaptureFixture
 
 
 def test_a_mesh_is_verified_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["verify", "--model", "gpt2-xs", "--batch-size", "8", "--mesh", "data=2,model=2"]
+    options = ["verify", "--model", "gpt2-xs", "--mesh", "data=2,model=2", "--microbatches", "2"]
     lists = ["--axes", "data=batch", "--axes", "model=heads,ffn"]
     assert main([*options, *lists, "--json", "-"]) == 0
     told = json.loads(capsys.readouterr().out)
