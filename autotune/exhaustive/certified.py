@@ -47,6 +47,10 @@ FEWEST, MOST = 32, 4096
 """Strategies evaluated in the first batch, if nothing is known, and in the largest: the best of a
 batch rules others out before the next."""
 
+LEAST_BOUNDED = 1000
+"""Strategies of the smallest space that is worth a first look and more than the cheapest bounds:
+evaluating what these leave of a smaller one is as quick."""
+
 TOGETHER = 1 << 18
 """Strategies of which parts are bounded together at most, to bound memory."""
 
@@ -72,10 +76,10 @@ def certify(
     """The `top` best strategies of the problem's space, as exhaustive search would rank them.
 
     `known`: a strategy of the space that was found before; without it, a first look finds one in
-    large spaces. Where only the best is asked for, what is worse is ruled out from the beginning.
-    After `seconds` the search ends, and says how good the strategies that are left might be. What
-    it has found until then is not worse than the first look, if that had ended. Where nothing fits,
-    some of what bounds rule out is tried, which takes seconds, to tell the `nearest`.
+    all but small spaces. Where only the best is asked for, what is worse is ruled out from the
+    beginning. After `seconds` the search ends, and says how good the strategies that are left might
+    be. What it has found until then is not worse than the first look, if that had ended. Where
+    nothing fits, some of what bounds rule out is tried, which takes seconds, to tell the `nearest`.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
@@ -87,10 +91,15 @@ def certify(
     complete, interrupted = True, False
     try:
         try:
-            if known is None:
+            small = search.space.count() < LEAST_BOUNDED
+            if known is None and not small:
                 looked = first_look(problem, objective, search.bounds, search.ends)
             search.beat(known or looked)
-            search.run()
+            search.begin()
+            if small:
+                search.evaluate_all()
+            else:
+                search.run()
         except _TimeIsUpError:
             complete = False
     except KeyboardInterrupt:
@@ -239,11 +248,21 @@ class _Search:
         """Of what does not fit, the parts whose bound is the smallest, while nothing is known that
         fits."""
 
-    def run(self) -> None:
-        """Goes through the space, the most promising part first."""
+    def begin(self) -> None:
+        """Bounds the whole space by its products."""
         for part in list(self._families()):
             self._add(part)
         self._started = True
+
+    def evaluate_all(self) -> None:
+        """Evaluates all that is left."""
+        self._current, self._parts = [part for *_, part in self._parts], []
+        if self._current:
+            self._evaluate(self._unfolded(_joined(self._current))[0])
+        self._current = ()
+
+    def run(self) -> None:
+        """Goes through the space, the most promising part first."""
         while self._parts:
             part = self._left(self._next())
             self._current = (part,)

@@ -22,15 +22,12 @@ from autotune.problem import Problem
 from autotune.study.trial import LAYOUT, Trial, rank
 from distir.arrays import Indices
 from distir.simulation.bounds import Bounds
-from distir.simulation.simulator import Simulator
 from distir.strategies import Strategies
 from search_spaces import SearchSpace, Value
 from search_spaces.columns import SpaceColumns
 from search_spaces.named import DEFAULTS
 from search_spaces.parameters import Dimension
 
-LEAST = 50_000
-"""Strategies of the smallest space that is worth a look: smaller ones are searched as soon."""
 OF_LAYOUT = 3
 """Strategies of a layout that are tried at a time."""
 TRIED, ROUNDS = 24, 4
@@ -62,11 +59,9 @@ def first_look(
     problem: Problem, objective: Objective, bounds: Bounds, end: float = inf
 ) -> Trial | None:
     """The best of some usual strategies and of their neighbours, which are tried until `end`, by
-    `time.perf_counter`; None in small spaces, where none is known to be valid, and where none of
-    those that were tried fits."""
+    `time.perf_counter`; None where none is known to be valid, and where none of those that were
+    tried fits."""
     space = problem.space
-    if space.count() < LEAST or not isinstance(problem.simulator, Simulator):
-        return None
     table = promising(problem, bounds)
     for places in _rounds(table):
         best = _best(space, objective, table.taken(places))

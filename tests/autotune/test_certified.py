@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from autotune import load_problem
 from autotune.cli import main
 from autotune.exhaustive import certified, first_look
+from autotune.exhaustive.certificate import Certificate
 from autotune.exhaustive.certified import certify, order_last
 from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import Objective
@@ -32,6 +35,15 @@ from tests.laws.scenarios import clusters, models
 from tests.slow import shares
 
 OBJECTIVES = ("throughput", "latency", "memory")
+
+
+def certified_so(
+    small: bool, problem: Problem, objective: Objective, **options: Any
+) -> Certificate:
+    """`certify` as it searches small spaces, or large ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certified, "LEAST_BOUNDED", sys.maxsize if small else 0)
+        return certify(problem, objective, **options)
 
 
 @st.composite
@@ -65,12 +77,10 @@ def problems(draw: st.DrawFn) -> Problem:
 @settings(max_examples=3, deadline=None, suppress_health_check=HEALTH_CHECKS)
 @given(problems(), st.sampled_from(OBJECTIVES), st.integers(1, 3), st.booleans())
 def test_what_is_certified_is_what_the_grid_ranks_first(
-    share: int, problem: Problem, name: str, top: int, looks: bool
+    share: int, problem: Problem, name: str, top: int, small: bool
 ) -> None:
     objective = problem.objective(name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_look, "LEAST", 1 if looks else 50_000)
-        certificate = certify(problem, objective, top=top)
+    certificate = certified_so(small, problem, objective, top=top)
     grid = evaluate_grid(problem.space, objective, top=top)
     assert [t.number for t in certificate.ranked] == [t.number for t in grid.ranked]
     assert [t.cost for t in certificate.ranked] == pytest.approx([t.cost for t in grid.ranked])
@@ -89,7 +99,7 @@ def test_what_is_certified_is_what_the_grid_ranks_first(
     st.integers(0, 40),
 )
 def test_what_is_proved_is_true_wherever_search_ends(
-    share: int, problem: Problem, name: str, top: int, looks: bool, steps: int
+    share: int, problem: Problem, name: str, top: int, small: bool, steps: int
 ) -> None:
     left = iter(range(steps))
 
@@ -98,9 +108,7 @@ def test_what_is_proved_is_true_wherever_search_ends(
             raise KeyboardInterrupt
 
     objective = problem.objective(name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_look, "LEAST", 1 if looks else 50_000)
-        cut = certify(problem, objective, top=top, advance=advance)
+    cut = certified_so(small, problem, objective, top=top, advance=advance)
     best = evaluate_grid(problem.space, objective, top=1).best
     known = cut.best.evaluation.metrics[cut.metric] if cut.best is not None else math.inf
     if cut.proved and best is not None:
@@ -115,7 +123,7 @@ def test_what_is_proved_is_true_wherever_search_ends(
 def test_the_best_is_proved_before_all_that_was_asked_for_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(first_look, "LEAST", 1)
+    monkeypatch.setattr(certified, "LEAST_BOUNDED", 0)
     problem = load_problem("mlp-4x1024", "dgx2-v100", devices=4)
     objective = problem.objective("throughput")
     best = certify(problem, objective).best
@@ -164,11 +172,10 @@ def test_a_small_part_is_evaluated() -> None:
 def test_a_first_look_finds_something_good_and_that_is_what_is_left_when_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(certified, "LEAST_BOUNDED", 0)
     problem = load_problem("mlp-4x1024", "dgx2-v100", devices=4)
     assert isinstance(problem.simulator, Simulator)
     objective, bounds = problem.objective("throughput"), Bounds(problem.simulator.stages)
-    assert first_look.first_look(problem, objective, bounds) is None  # a small space
-    monkeypatch.setattr(first_look, "LEAST", 1)
     looked = first_look.first_look(problem, objective, bounds)
     best = certify(problem, objective).best
     assert looked is not None
