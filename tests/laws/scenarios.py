@@ -52,6 +52,7 @@ class Chain:
         self.shared = self.builder.parameter("shared", (WIDTH, WIDTH))
         self.memory: Value | None = None
         self.threshold: Value | None = None
+        self.layer: tuple[Value, Value] | None = None
         self.count = 0
 
     def dense(self, x: Value, features: int = WIDTH, *, bias: bool = True) -> Value:
@@ -92,6 +93,21 @@ def _with_shared_weight_turned(c: Chain, x: Value) -> Value:
 def _inner(c: Chain, x: Value) -> Value:
     """Something with an axis of its own, which makes a block."""
     return c.builder.add(Gelu(), c.dense(x, 2 * WIDTH))
+
+
+def shared_layer(c: Chain, x: Value) -> Value:
+    """Layers of which all have the same parameters, and none beside."""
+    if c.layer is None:
+        make = c.builder.parameter
+        c.layer = make("shared.up", (WIDTH, 2 * WIDTH)), make("shared.down", (2 * WIDTH, WIDTH))
+    up, down = c.layer
+    inner = c.builder.add(Gelu(), c.builder.add(MatMul(), x, up))
+    return c.add(x, c.builder.add(MatMul(), inner, down))
+
+
+def shared_layer_and_own(c: Chain, x: Value) -> Value:
+    y = shared_layer(c, x)
+    return c.add(y, c.dense(y))
 
 
 def _ends_in_a_view(c: Chain, x: Value) -> Value:
@@ -156,6 +172,7 @@ LAYERS: tuple[Callable[[Chain, Value], Value], ...] = (
     _plain, _last_is_linear, _residual, _norm, _with_shared_weight, _with_shared_weight_turned,
     _ends_in_a_view, _ends_in_a_part, _gated, _joined, _begins_with_a_join,
     _cut_out, _remember, _recall, _above_a_threshold, _above_a_shared_threshold,
+    shared_layer, shared_layer_and_own,
 )  # fmt: skip
 
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import Cluster
+from distir.importers.load import LoadedModel
 from distir.metrics import METRICS
 from distir.schedules import SCHEDULES
 from distir.simulation.many import program_sizes
 from distir.simulation.many.adding import StageAdder
 from search_spaces import distribution_space
-from tests.laws.scenarios import simulators
+from tests.laws.scenarios import Chain, shared_layer, shared_layer_and_own, simulators
 from tests.slow import shares
 
 RELATIVE = 1e-9
@@ -77,6 +78,26 @@ def test_overlapped_passes_add_up_shared_gradients_alike(schedule: str, chunks: 
     simulator = Simulator(workload, load_cluster("dgx-a100", 8))
     degrees = Strategy(dp=4, pp=2, chunks=chunks, microbatches=8, schedule=schedule)
     check(simulator, [replace(degrees, zero=zero) for zero in (0, 1, 2, 3)])
+
+
+@pytest.mark.parametrize(("pp", "chunks"), [(1, 2), (2, 1)])
+def test_gradients_of_shared_layers_are_settled_by_the_last_pass_of_each_schedule(
+    pp: int, chunks: int
+) -> None:
+    """Whole backward passes settle them with the first block, which has no others; passes in parts
+    with the last block, beside its own: in one collective less. Each plan has its own, whatever
+    schedules are evaluated beside it."""
+    chain = Chain()
+    x = chain.x
+    for layer in (shared_layer, shared_layer_and_own) * 3:
+        x = layer(chain, x)
+    model = LoadedModel("shared", chain.builder.build([chain.dense(x)]))
+    cluster = load_cluster("dgx-a100", 8)
+    slow = tuple(replace(level, latency_seconds=1e-3) for level in cluster.levels)
+    simulator = Simulator(Workload(model=model, batch_size=32), replace(cluster, levels=slow))
+    degrees = Strategy(dp=4, pp=pp, chunks=chunks, microbatches=4)
+    strategies = [replace(degrees, schedule=name) for name in SCHEDULES.names()]
+    check(simulator, [each for each in strategies if simulator.explain(each) is None])
 
 
 @pytest.mark.slow(seconds=6)

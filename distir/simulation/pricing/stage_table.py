@@ -30,7 +30,8 @@ NAMES = (
     *(f"peak {kind}" for kind in _KINDS),
     f"settled {BACKWARD}",
     f"settled {WEIGHT_PART}",
-    "settling",
+    f"settling {BACKWARD}",
+    f"settling {WEIGHT_PART}",
     f"scattering {BACKWARD}",
     f"scattering {WEIGHT_PART}",
     "optimizer",
@@ -46,7 +47,8 @@ NAMES = (
 - "seconds", "exposed": seconds of an action, and those in which compute waits for communication.
 - "delta", "peak": bytes that an action leaves behind, and the most that it holds on the way.
 - "settled": seconds from the start of the stage's last action until its gradients are settled.
-- "settling": seconds that settling takes on the gradient stream.
+- "settling": seconds that settling takes on the gradient stream. Which blocks settle gradients that
+  several add up, and so in how many collectives, depends on the kind of the last action.
 - "scattering": of these, seconds in which any action of the stage shares out gradients.
 - "optimizer", "refresh": seconds of the optimizer's step, and until parameters are stored again.
 - "first gather": seconds in which the first block's parameters are gathered for a forward pass.
@@ -69,7 +71,7 @@ def columns_of(cost: StageCost, num_stages: int) -> Floats:
         put(f"seconds {kind}", each.seconds)
         put(f"exposed {kind}", sum(waited for _, waited in each.exposed))
     for kind, each in cost.settling.items():
-        put("settling", each.seconds)
+        put(f"settling {kind}", each.seconds)
         put(f"settled {kind}", each.done)
         put(f"scattering {kind}", each.scattering)
     put("optimizer", cost.optimizer)

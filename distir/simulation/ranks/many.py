@@ -297,12 +297,8 @@ def _settling_tails(
     schedules: Sequence[CompiledSchedule], which: Indices, time: _Time, stages: _Stages, own: _Own
 ) -> Floats:
     """How long gradient streams go on after the last action of their rank."""
-    compiled = schedules[0]
-    service, done = own.of(stages("settling")), np.zeros_like(time.end)
-    if not service.any():
-        return done
-    between = _scattering_between(schedules, which, stages, own)
-    kinds = np.zeros(len(service), np.int64)
+    compiled, done = schedules[0], np.zeros_like(time.end)
+    kinds = np.zeros(len(own.stages), np.int64)
     turns: list[tuple[list[int], list[int]]] = []
     for rank, completing in enumerate(compiled.completing):
         for turn, (place, kind) in enumerate(completing):
@@ -312,10 +308,10 @@ def _settling_tails(
             turns[turn][0].append(rank)
             turns[turn][1].append(at)
             kinds[at] = kind
-    ready = own.of(stages(f"settled {BACKWARD}"))
-    if (kinds == WEIGHT_PART).any():
-        in_parts = own.of(stages(f"settled {WEIGHT_PART}"))
-        ready = np.where((kinds == WEIGHT_PART)[:, None], in_parts, ready)
+    service, ready = (_completed(stages, own, kinds, name) for name in ("settling", "settled"))
+    if not service.any():
+        return done
+    between = _scattering_between(schedules, which, stages, own)
     ready = np.maximum(ready - service, 0.0)
     ready[kinds == PAIR] = 0.0  # complete when the pair ends
     for ranks, places in turns:
@@ -326,6 +322,18 @@ def _settling_tails(
         done[ranks] = start + np.where(busy > 0, np.maximum(before, ready[places]) + busy, before)
     done -= time.end
     return np.maximum(done, 0.0, out=done)
+
+
+def _completed(stages: _Stages, own: _Own, kinds: Indices, name: str) -> Floats:
+    """A number of stages by the kind of action that completes their gradients, of shape (stages of
+    ranks, plans)."""
+    in_parts = kinds == WEIGHT_PART
+    if in_parts.all():
+        return own.of(stages(f"{name} {WEIGHT_PART}"))
+    whole = own.of(stages(f"{name} {BACKWARD}"))
+    if not in_parts.any():
+        return whole
+    return np.where(in_parts[:, None], own.of(stages(f"{name} {WEIGHT_PART}")), whole)
 
 
 def _scattering_between(
