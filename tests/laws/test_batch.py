@@ -17,6 +17,7 @@ from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.cost import Cluster
 from distir.importers.load import LoadedModel
 from distir.metrics import METRICS
+from distir.models.transformer import llama_config
 from distir.schedules import SCHEDULES
 from distir.simulation.many import program_sizes
 from distir.simulation.many.adding import StageAdder
@@ -52,7 +53,8 @@ def searches(draw: st.DrawFn) -> tuple[Simulator, list[Strategy]]:
     """A workload on a cluster, strategies of its full space, and a few that are not in it."""
     simulator = draw(simulators((1, 4, 12, 24, 36)))
     workload, devices = simulator.workload, simulator.cluster.num_devices
-    wanted = {"offload": "all", "sync_every": [1, 8], "outer_optimizer": "all"}
+    every = ("offload", "outer_optimizer", "placement", "expert_order", "etp", "recompute_layers")
+    wanted = {"sync_every": [1, 8], **dict.fromkeys(every, "all")}
     space = distribution_space(workload, devices, {"extends": "full", **wanted})
     chance = random.Random(draw(st.integers(0, 10**6)))
     strategies = space.samples(chance, 16)
@@ -98,6 +100,21 @@ def test_gradients_of_shared_layers_are_settled_by_the_last_pass_of_each_schedul
     degrees = Strategy(dp=4, pp=pp, chunks=chunks, microbatches=4)
     strategies = [replace(degrees, schedule=name) for name in SCHEDULES.names()]
     check(simulator, [each for each in strategies if simulator.explain(each) is None])
+
+
+def test_messages_over_different_levels_are_told_apart() -> None:
+    """Plans that differ in where ranks lie alone: of one, some messages cross nodes."""
+    function = llama_config(
+        "small", layers=6, hidden=16, heads=2, kv_heads=2, ffn=24, vocabulary=30, sequence_length=8
+    ).build(2, 8)
+    workload = Workload(model=LoadedModel("small", function), batch_size=16, mode="inference")
+    simulator = Simulator(workload, load_cluster("dgx-a100", 16))
+    strategies = [
+        Strategy(pp=pp, dp=16 // pp, schedule="gpipe", placement=placement)
+        for pp in (2, 4, 8)
+        for placement in ("tp-cp-ep-dp-pp", "pp-tp-cp-ep-dp")
+    ]
+    check(simulator, strategies)
 
 
 @pytest.mark.slow(seconds=6)

@@ -106,7 +106,7 @@ class StageTable:
     def __init__(self, values: Floats) -> None:
         self.values = values
         self._duration_classes: dict[tuple[int, ...], ClassNumbers] = {}
-        self._message_classes = np.zeros((0, 0), np.int32)
+        self._message_classes = np.zeros(0, np.int32)
 
     def duration_classes(self, cost_kinds: tuple[int, ...]) -> ClassNumbers:
         """Numbers of stages, shape (stages,): stages have the same number if their actions of these
@@ -122,11 +122,10 @@ class StageTable:
         return self.values[len(NAMES) :].take(self._message_index(levels, back, stages))
 
     def message_classes(self, levels: Indices, back: Indices, stages: Indices) -> ClassNumbers:
-        """Numbers of messages, with the arguments of `message_seconds`: messages of the same level
-        and direction have the same number if they take equally long."""
+        """Numbers of messages, with the arguments of `message_seconds`: messages have the same
+        number if they take equally long, whatever level they cross."""
         if not len(self._message_classes):
-            messages = [numbered_columns(row[None]) for row in self.values[len(NAMES) :]]
-            self._message_classes = np.stack(messages)
+            self._message_classes = numbered_columns(self.values[len(NAMES) :].reshape(1, -1))
         return self._message_classes.take(self._message_index(levels, back, stages))
 
     def _message_index(self, levels: Indices, back: Indices, stages: Indices) -> Indices:
