@@ -102,7 +102,8 @@ class ChainPlacer:
         placers: list[BlockPlacer] = []
         handed: tuple[Positions, ...] = ()
         for index, first in enumerate(blocks.representative):
-            placer = self._place_forward(meshes[first], first, handed, keeping.at(index))
+            elsewhere = self._trained_elsewhere[index]
+            placer = self._place_forward(meshes[first], first, handed, keeping.at(index), elsewhere)
             placers.append(placer)
             handed = self._handed(placer, placer.outputs)
         placed: list[PlacedBlock] = []
@@ -125,16 +126,48 @@ class ChainPlacer:
             self._handed_on[placed] = found
         return found
 
+    @cached_property
+    def _trained_elsewhere(self) -> tuple[frozenset[int], ...]:
+        """Per block, the positions of its parameters of which other blocks alone make gradients."""
+        program = self._program
+        uses, blocks = program.shared_uses, program.blocks
+        if not self._training or not program.sharing_blocks:
+            return (frozenset[int](),) * len(uses)
+
+        def trained(index: int) -> set[Value]:
+            """The parameters of those that are shared of which a block makes gradients."""
+            first, own = blocks.representative[index], uses[index]
+            gradients = self._step(first).parameter_gradients
+            parameters = blocks.blocks[first].parameters
+            return {value for value, at in own.items() if parameters[at] in gradients}
+
+        here = {index: trained(index) for index in program.sharing_blocks}
+        every = set[Value]().union(*here.values())
+        return tuple(
+            frozenset([at for value, at in own.items() if value in every - here.get(index, every)])
+            for index, own in enumerate(uses)
+        )
+
     def _place_forward(
-        self, mesh: Mesh, first: int, handed: tuple[Positions, ...], keeping: Keeping
+        self,
+        mesh: Mesh,
+        first: int,
+        handed: tuple[Positions, ...],
+        keeping: Keeping,
+        elsewhere: frozenset[int],
     ) -> BlockPlacer:
-        key = (mesh, first, handed, keeping)
+        key = (mesh, first, handed, keeping, elsewhere)
         if key not in self._forward:
             self._forward[key] = self._placed_forward(*key)
         return self._forward[key]
 
     def _placed_forward(
-        self, mesh: Mesh, first: int, handed: tuple[Positions, ...], keeping: Keeping
+        self,
+        mesh: Mesh,
+        first: int,
+        handed: tuple[Positions, ...],
+        keeping: Keeping,
+        elsewhere: frozenset[int],
     ) -> BlockPlacer:
         """The placed forward pass of a block: one wherever the block has one step, and whether or
         not gathered activations stay, if there are none."""
@@ -143,7 +176,7 @@ class ChainPlacer:
         exchanged = frozenset(
             entry.axis for entries in mesh.lists for entry in entries if entry.everywhere
         )
-        step = self._step(first, lowered, mesh.padded, exchanged, keeping.recompute)
+        step = self._step(first, lowered, mesh.padded, exchanged, keeping.recompute, elsewhere)
         known, key = self._forward_of_steps, (mesh, step, handed, keeping.gathered)
         if key not in known:
             layouts = tuple(
@@ -195,19 +228,28 @@ class ChainPlacer:
     def _step(
         self,
         first: int,
-        lowered: frozenset[int],
-        padded: frozenset[Axis],
-        exchanged: frozenset[Axis],
-        recomputed: str,
+        lowered: frozenset[int] = frozenset(),
+        padded: frozenset[Axis] = frozenset(),
+        exchanged: frozenset[Axis] = frozenset(),
+        recomputed: str = "none",
+        elsewhere: frozenset[int] = frozenset(),
     ) -> BlockStep:
         policy = recomputed if first in self._program.layers else "none"
         # Where nothing is recomputed, nobody asks what is exchanged.
-        key = (first, lowered, padded, exchanged if policy != "none" else None, policy)
+        key = (first, lowered, padded, exchanged if policy != "none" else None, policy, elsewhere)
         if key not in self._steps:
             blocks = self._program.blocks
             block = blocks.blocks[first]
             narrow = self._narrow and self._types.product is not None
-            step = build_step(blocks, block, lowered, self._training, padded, narrow=narrow)
+            step = build_step(
+                blocks,
+                block,
+                lowered,
+                self._training,
+                padded,
+                narrow=narrow,
+                trained_elsewhere=elsewhere,
+            )
             if self._training:
                 dropped = RECOMPUTE.get(policy)(blocks, step, exchanged) | views_of_parameters(step)
                 if self._fuse:

@@ -13,6 +13,7 @@ from distir.ir.builder import Builder
 from distir.ir.core import Array, Node, Value
 from distir.ir.signature import Kind
 from distir.ops.padding import MaskPadding
+from distir.ops.tensor import zeros
 from distir.transforms.blocks import Block, Blocks
 from distir.transforms.differentiate import differentiate
 from distir.transforms.lower import lower_nodes
@@ -88,11 +89,14 @@ def build_step(
     padded: Collection[Axis] = (),
     *,
     narrow: bool = False,
+    trained_elsewhere: Collection[int] = (),
 ) -> BlockStep:
     """The step of a block, with the composite ops at the indices `lowered` spelled out.
 
     The axes in `padded` (representatives) may get longer; ops that reduce them read masked values.
     `narrow`: some products run in a narrower type than values have, and the others are marked.
+    Parameters at the positions `trained_elsewhere` have gradients of zeros: this block makes none,
+    and others do, so that they are updated wherever they are stored.
     """
     function, roles = blocks.function, blocks.roles
     builder = Builder(function.name)
@@ -115,6 +119,8 @@ def build_step(
                 seeds[gradient] = blocks.axes.dims[value]
         wanted = [*trained, *(v for v in block.inputs if v.type.dtype.is_float)]
         made = differentiate(builder, nodes, output_gradients, wanted)
+        for value in (block.parameters[at] for at in trained_elsewhere):
+            made[value] = zeros(builder, value.type)
         gradients = {value: made[value] for value in wanted if value in made}
         for value, gradient in made.items():
             if value in blocks.axes.dims:

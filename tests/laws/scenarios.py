@@ -71,7 +71,7 @@ def _last_is_linear(c: Chain, x: Value) -> Value:
     return c.dense(c.builder.add(Relu(), x), bias=False)
 
 
-def _residual(c: Chain, x: Value) -> Value:
+def residual(c: Chain, x: Value) -> Value:
     return c.add(x, c.dense(_inner(c, x)))
 
 
@@ -158,9 +158,19 @@ def _above_a_threshold(c: Chain, x: Value) -> Value:
     return _rectified(c, x, threshold)
 
 
-def _above_a_shared_threshold(c: Chain, x: Value) -> Value:
+def above_a_shared_threshold(c: Chain, x: Value) -> Value:
+    """The parameter has no gradient here."""
+    return _rectified(c, x, _shared_threshold(c))
+
+
+def scaled_by_the_threshold(c: Chain, x: Value) -> Value:
+    """It has one here."""
+    return c.dense(_inner(c, c.builder.add(Mul(), x, _shared_threshold(c))))
+
+
+def _shared_threshold(c: Chain) -> Value:
     c.threshold = c.threshold or c.builder.parameter("threshold", (WIDTH,))
-    return _rectified(c, x, c.threshold)
+    return c.threshold
 
 
 def _rectified(c: Chain, x: Value, threshold: Value) -> Value:
@@ -169,10 +179,10 @@ def _rectified(c: Chain, x: Value, threshold: Value) -> Value:
 
 
 LAYERS: tuple[Callable[[Chain, Value], Value], ...] = (
-    _plain, _last_is_linear, _residual, _norm, _with_shared_weight, _with_shared_weight_turned,
+    _plain, _last_is_linear, residual, _norm, _with_shared_weight, _with_shared_weight_turned,
     _ends_in_a_view, _ends_in_a_part, _gated, _joined, _begins_with_a_join,
-    _cut_out, _remember, _recall, _above_a_threshold, _above_a_shared_threshold,
-    shared_layer, shared_layer_and_own,
+    _cut_out, _remember, _recall, _above_a_threshold, above_a_shared_threshold,
+    scaled_by_the_threshold, shared_layer, shared_layer_and_own,
 )  # fmt: skip
 
 
@@ -195,9 +205,9 @@ def chains(draw: st.DrawFn, longest: int = 4) -> Function:
 def recalling_chains(draw: st.DrawFn) -> Function:
     """What a layer made is read by several later ones, as in an encoder-decoder."""
     chain = Chain()
-    x = _residual(chain, _remember(chain, chain.x))
+    x = residual(chain, _remember(chain, chain.x))
     for _ in range(draw(st.integers(3, 5))):
-        for layer in draw(st.lists(st.sampled_from([_plain, _residual, _norm]), max_size=2)):
+        for layer in draw(st.lists(st.sampled_from([_plain, residual, _norm]), max_size=2)):
             x = layer(chain, x)
         x = _recall(chain, x)
     return chain.builder.build([x])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,7 +22,7 @@ from distir.execute.shrink import shrink
 from distir.execute.values import optimizer_step
 from distir.execute.verify import RELATIVE_TOLERANCE, Verifier, compare, sequential_truth
 from distir.importers.load import LoadedModel
-from distir.ir import Function, Node
+from distir.ir import Function, Node, Value
 from distir.models.transformer import TransformerConfig
 from distir.ops.collective import Release
 from distir.plan import BlockProgram, Plan
@@ -35,7 +35,14 @@ from distir.simulation.pricing.tied import charged_elsewhere, tied_gradients
 from tests.conftest import shared_path
 from tests.laws.convolutions import convolutions
 from tests.laws.placements import AnyPlan, any_plan, any_plans
-from tests.laws.scenarios import Scenario, scenarios
+from tests.laws.scenarios import (
+    Chain,
+    Scenario,
+    above_a_shared_threshold,
+    residual,
+    scaled_by_the_threshold,
+    scenarios,
+)
 from tests.slow import shares
 
 # --- 1: the same numbers --------------------------------------------------------------------------
@@ -292,6 +299,39 @@ def test_states_may_be_shared_by_any_number_of_devices(
     )
     simulator = Simulator(workload, load_cluster("dgx-a100", strategy.devices))
     check(simulator, simulator.plan(replace(strategy, zero=zero)))
+
+
+TRAINED, NOT, OTHER = scaled_by_the_threshold, above_a_shared_threshold, residual
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [(NOT, TRAINED), (TRAINED, NOT), (NOT, OTHER, TRAINED), (TRAINED, OTHER, NOT)],
+    ids=lambda layers: " ".join(layer.__name__ for layer in layers),
+)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Strategy(dp=2, microbatches=2, zero=1, offload="optimizer"),
+        Strategy(dp=2, pp=2, microbatches=2),
+        Strategy(tp=2, pp=2, microbatches=2, schedule="zb-h1"),
+        Strategy(dp=2, pp=2, microbatches=2, zero=2, offload="optimizer"),
+        Strategy(dp=3, pp=3, microbatches=4, zero=3),
+        Strategy(dp=2, pp=2, microbatches=4, schedule="chimera"),
+    ],
+    ids=lambda strategy: strategy.label,
+)
+def test_parameters_that_only_some_of_their_blocks_train_are_updated_wherever_they_are(
+    layers: Sequence[Callable[[Chain, Value], Value]], strategy: Strategy
+) -> None:
+    chain = Chain()
+    x = chain.x
+    for layer in layers:
+        x = layer(chain, x)
+    model = LoadedModel("threshold", chain.builder.build([chain.dense(x)]))
+    workload = Workload(model=model, batch_size=24)
+    simulator = Simulator(workload, load_cluster("dgx-a100", strategy.devices))
+    check(simulator, simulator.plan(strategy))
 
 
 # --- real models ----------------------------------------------------------------------------------
