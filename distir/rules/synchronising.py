@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from distir.factoring import expert_factors
 from distir.rules.facts import WorkloadFacts
+from distir.strategy import stated_degrees
 
 
 def synchronising_is_for_training(workload: WorkloadFacts, sync_every: int) -> str | None:
@@ -42,6 +43,17 @@ def replicas_have_experts_of_their_own(
     return (
         f"sync_every = {sync_every} with ep = {ep}: {factors.dp} replicas share experts, which "
         "they would have to synchronise in every step"
+    )
+
+
+def replicas_split_samples(sync_every: int, axes: str) -> str | None:
+    """What replicas split beside samples, they would have to exchange in every step, and no replica
+    would have all parameters."""
+    if sync_every == 1 or "dp" not in stated_degrees(axes):
+        return None
+    return (
+        f"sync_every = {sync_every}, but axes state a list of dp: replicas that synchronise rarely "
+        "split nothing but samples, which they do without a list"
     )
 
 

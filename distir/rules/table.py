@@ -142,6 +142,11 @@ RULES: tuple[Rule, ...] = (
         {"ep": (1,), "sync_every": (1,)},
     ),
     Rule(
+        "replicas that synchronise rarely split samples",
+        synchronising.replicas_split_samples,
+        {"sync_every": (1,)},
+    ),
+    Rule(
         "outer steps follow others",
         synchronising.outer_steps_follow_others,
         {"outer_optimizer": ("mean",), "sync_every": (8, 64, 512)},

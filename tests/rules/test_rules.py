@@ -282,6 +282,14 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
             "synchronise in every step; ep = 1 or sync_every = 1 would do"
         ),
     ),
+    "replicas that synchronise rarely split samples": (
+        Facts(),
+        Strategy(dp=2, sync_every=8, axes="dp=ffn,batch"),
+        (
+            "sync_every = 8, but axes state a list of dp: replicas that synchronise rarely split "
+            "nothing but samples, which they do without a list; sync_every = 1 would do"
+        ),
+    ),
     "outer steps follow others": (
         Facts(),
         Strategy(dp=2, outer_optimizer="nesterov"),
@@ -390,7 +398,7 @@ strategies = st.builds(
     sequence_parallel=st.booleans(),
     zero_degree=st.integers(0, 4),
     cp_exchange=st.sampled_from(CP_EXCHANGES),
-    axes=st.sampled_from(["", "tp=heads", "tp=heads;cp=sequence"]),
+    axes=st.sampled_from(["", "tp=heads", "tp=heads;cp=sequence", "dp=batch,heads"]),
     etp=st.integers(0, 4),
     expert_order=st.sampled_from(EXPERT_ORDERS),
 )
