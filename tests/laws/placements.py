@@ -17,7 +17,7 @@ from distir.plan import Plan, Planner
 from distir.schedules import compile_schedule
 from distir.schedules.families.chimera import chimera
 from distir.simulation import Simulator
-from distir.strategy import Strategy
+from distir.strategy import KEEP_GATHERED, OFFLOADS, Strategy
 from distir.transforms.place import AxisListEntry, Mesh
 from distir.workload import Workload
 from tests.laws.scenarios import models, random_schedule
@@ -124,6 +124,10 @@ def any_plan(function: Function, chance: random.Random) -> AnyPlan:
         schedule=chance.choice(["gpipe", "1f1b", "zb-h1", "zb-h2"]),
         recompute=chance.choice(["none", "none", "selective", "full"]) if training else "none",
         zero=chance.choice([0, 0, 1, 2, 3]) if training else 0,
+        keep_gathered=chance.choice(KEEP_GATHERED) if training else "none",
+        offload=",".join(
+            each for each in (OFFLOADS if training else ("parameters",)) if chance.random() < 0.2
+        ),
     )
     if chimera.requires(strategy.pp, 1, microbatches) is None and chance.random() < 0.5:
         strategy = replace(strategy, schedule="chimera")

@@ -28,6 +28,17 @@ def run_chain(chain: Chain) -> ChainCost:
     return ChainScheduler(max).run(BlockChain(chain))
 
 
+def test_links_are_late_along_their_last_collective() -> None:
+    """What is gathered may end with a view of a part of it, which is on no stream."""
+    gather = Instruction("dp", 9.0, ("a",), ("b",), "gather")  # type: ignore[arg-type]
+    view = Instruction(None, 0.0, ("b",), ("c",), "part")  # type: ignore[arg-type]
+    op = Instruction(COMPUTE, 1.0, ("in",), ("out",), "op")  # type: ignore[arg-type]
+    each = Pass((op,), ("in",), ("out",), gathers=(gather, view))
+    cost = run_chain([((each,), 2)]).cost
+    assert cost.seconds == 18
+    assert dict(cost.exposed) == {"dp": 16.0}
+
+
 # Whole numbers of seconds add up exactly, so ties are ties in both.
 durations = st.integers(0, 5).map(float)
 BORDER = 3

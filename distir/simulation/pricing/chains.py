@@ -175,8 +175,8 @@ class Pass:
     def links_along(self) -> str | None:
         """The communication stream of the last collective that shares out the block's gradients, or
         gathers its parameters; None if there is none."""
-        on_links = (*self.gathers, *self.scatters)
-        return on_links[-1].stream if on_links else None
+        on_links = [each.stream for each in (*self.gathers, *self.scatters) if each.stream]
+        return on_links[-1] if on_links else None
 
 
 def _condensed(

@@ -137,6 +137,7 @@ def _on_links(passes: Sequence[_Running]) -> list[Instruction]:
         for kind in ([block.gathers for block in blocks], [block.scatters for block in blocks])
         for of_pass in kind
         for each in of_pass
+        if each.stream is not None
     ]
 
 
