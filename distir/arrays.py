@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ __all__ = [
     "Floats",
     "Indices",
     "Integers",
+    "codes_of",
     "distinct",
     "distinct_codes",
     "distinct_rows",
@@ -24,11 +25,18 @@ Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 """Positions in a sequence, a table or an array."""
-Codes: TypeAlias = NDArray[np.int16]
-"""Positions in a short list of different values."""
+Codes: TypeAlias = NDArray[np.signedinteger[Any]]
+"""Positions in a list of different values, which mostly is short (`codes_of`)."""
 
 LARGEST_KEY = 1 << 62
 """Numbers that stand for whole rows stay below this, so that they fit in 64 bits."""
+
+
+def codes_of(positions: Sequence[int]) -> Codes:
+    """Positions as an array, in two bytes each if all of them fit: tables are long, and most lists
+    of values short."""
+    short = max(positions, default=0) <= np.iinfo(np.int16).max
+    return np.array(positions, np.int16 if short else np.int32)
 
 
 def distinct(values: NDArray[Any]) -> tuple[Indices, Indices]:

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Codes, Floats, Indices, distinct_codes
+from distir.arrays import Codes, Floats, Indices, codes_of, distinct_codes
 from distir.strategy import DEGREES, Strategy, further_axes
 
 FIELDS = tuple(field.name for field in fields(Strategy))
@@ -42,7 +42,7 @@ class Strategies(Sequence[Strategy]):
             column = [known.setdefault(getattr(each, name), len(known)) for each in listed]
             values[name] = list(known)
             if len(known) > 1:
-                codes[name] = np.array(column, np.int16)
+                codes[name] = codes_of(column)
         return cls(values, codes, len(listed))
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Strategies(Sequence[Strategy]):
     def codes_among(self, name: str, values: Sequence[Any]) -> Codes:
         """The place of each strategy's value of a field among `values`; -1 where it is not."""
         place = {value: number for number, value in enumerate(values)}
-        places = np.array([place.get(value, -1) for value in self.values[name]], np.int16)
+        places = codes_of([place.get(value, -1) for value in self.values[name]])
         codes = self.codes.get(name)
         return np.repeat(places[:1], self.length) if codes is None else places[codes]
 

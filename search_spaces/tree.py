@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Codes, Indices, distinct_codes
+from distir.arrays import Codes, Indices, codes_of, distinct_codes
 from distir.rules import Rule
 from search_spaces.parameters import Choices, Dimension, Value
 
@@ -128,7 +128,7 @@ class Tree:
 
         def domain(choices: Choices) -> Codes:
             codes = [known.setdefault(value, len(known)) for value in dimension.values(choices)]
-            return np.array(codes, np.int16)
+            return codes_of(codes)
 
         domains, which = self._asked(domain, dimension.reads, chosen, nodes)
         values.extend(list(known)[len(values) :])

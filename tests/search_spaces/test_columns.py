@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import Strategy
-from search_spaces import distribution_space
+from search_spaces import Dimension, SearchSpace, distribution_space
 from search_spaces.columns import SHARED, SpaceColumns
 from tests.facts import Facts
 from tests.search_spaces.test_distribution_space import devices, facts
@@ -74,3 +74,16 @@ def test_columns_say_what_strategies_say(workload: Facts, number: int) -> None:
     _, which = strategies.distinct(("dp", "schedule"))
     kinds = [(strategy.dp, strategy.schedule) for strategy in strategies]
     assert len(set(zip(kinds, which.tolist(), strict=True))) == len(set(kinds))
+
+
+def test_a_choice_may_have_more_values_than_two_bytes_count() -> None:
+    """Such as the axis lists that models suggest."""
+    every = range(1, 40_001)
+    space = SearchSpace([Dimension("dp", lambda: [2]), Dimension("sync_every", lambda: every)])
+    columns = SpaceColumns(space)
+    numbers, found = columns.taken(len(every) - 2, 2)
+    assert numbers.tolist() == [len(every) - 2, len(every) - 1]
+    assert found[1] == Strategy(dp=2, sync_every=every[-1])
+    table = Strategies.of(Strategy(dp=2, sync_every=steps) for steps in every)
+    assert table.joined(found)[-1] == table[-1] == found[1]
+    assert table.find(found[1]) == len(every) - 1
