@@ -34,7 +34,14 @@ from distir.schedules import (
     validate,
 )
 from distir.simulation.simulator import Simulator
-from distir.strategy import AUTO, KEEP_GATHERED, OFFLOADS, PLACEMENT, Strategy
+from distir.strategy import (
+    AUTO,
+    KEEP_GATHERED,
+    OFFLOADS,
+    OUTER_OPTIMIZERS,
+    PLACEMENT,
+    Strategy,
+)
 from distir.workload import Workload
 
 WIDTH = 24
@@ -449,8 +456,12 @@ class Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) -> Scenario:
-    """Any plan of any model on any cluster."""
+def scenarios(
+    draw: st.DrawFn,
+    functions: st.SearchStrategy[Function] = models,
+    sync_every: Sequence[int] = (1,),
+) -> Scenario:
+    """Any plan of any model on any cluster, in which replicas synchronise every so many steps."""
     strategy = Strategy(
         dp=draw(st.integers(1, 4)),
         tp=draw(st.sampled_from([1, 1, 2, 3, 4])),
@@ -480,7 +491,9 @@ def scenarios(draw: st.DrawFn, functions: st.SearchStrategy[Function] = models) 
         "keep_gathered": draw(st.sampled_from(["none", *KEEP_GATHERED])),
         "zero_degree": draw(st.sampled_from([0, 2])),
         "cp_exchange": draw(st.sampled_from(["gather", "ring", "all-to-all"])),
-        "offload": draw(st.sampled_from(["", "", *OFFLOADS, ",".join(OFFLOADS)])),
+        "offload": ",".join(draw(st.lists(st.sampled_from(OFFLOADS), max_size=3))),
+        "sync_every": draw(st.sampled_from(sync_every)),
+        "outer_optimizer": draw(st.sampled_from(OUTER_OPTIMIZERS)),
         "placement": "-".join(draw(st.permutations(PLACEMENT.split("-")))),
     }
     planner = Planner(workload)

@@ -55,7 +55,7 @@ def check(simulator: Simulator, plan: Plan) -> tuple[SimulationResult, Reference
 
 @shares(10, seconds=1)
 @settings(max_examples=12, deadline=None, suppress_health_check=HEALTH_CHECKS)
-@given(scenarios())
+@given(scenarios(sync_every=(1, 1, 4)))
 def test_engines_agree_on_any_plan(share: int, scenario: Scenario) -> None:
     check(scenario.simulator, scenario.plan)
 
