@@ -66,7 +66,7 @@ class Searched:
     name: str
     values: Mapping[str, Allowed] = field(default_factory=dict[str, Allowed])
     listed: tuple[str, ...] = ()
-    """Dimensions whose values a user lists one by one."""
+    """Dimensions whose values a user's file lists one by one."""
 
     def allowed(self, name: str) -> Allowed:
         """What is said of dimension `name`."""
@@ -74,8 +74,8 @@ class Searched:
 
     @property
     def values_listed(self) -> dict[str, tuple[Value, ...]]:
-        """The values that a user lists one by one, by dimension; what stands for others that are
-        made of a model is left out."""
+        """The values that a user's file lists one by one, by dimension; what stands for others that
+        are made of a model is left out."""
         found: dict[str, tuple[Value, ...]] = {}
         for name in self.listed:
             allowed = self.allowed(name)
@@ -231,8 +231,9 @@ def _from_content(content: Mapping[str, Any], where: str, folder: Path | None = 
             f"{where}: microbatches and {MICROBATCH_SIZE} are both stated; expected one of them, "
             "for the other follows from the batch and dp"
         )
-    listed = tuple(name for name in content if isinstance(values.get(name), tuple))
-    return Searched(where, values, listed)
+    of_a_file = folder is not None
+    listed = (name for name in content if of_a_file and isinstance(values.get(name), tuple))
+    return Searched(where, values, tuple(listed))
 
 
 def _allowed(name: str, given: object, where: str, folder: Path | None) -> Allowed:

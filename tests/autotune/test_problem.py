@@ -89,8 +89,9 @@ def test_what_no_strategy_of_the_space_has_is_refused() -> None:
     load_problem("mlp-xs", devices=2, recompute_layers=1)
 
 
-def test_what_a_space_lists_and_no_strategy_can_have_is_noted() -> None:
-    space = {"tp": [1, 2, 8, 16], "microbatches": [1, 7], "zero": [0, 1]}
+def test_what_a_space_lists_and_no_strategy_can_have_is_noted(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("tp: [1, 2, 8, 16]\nmicrobatches: [1, 7]\nzero: [0, 1]\n")
     notes = load_problem("gpt2", devices=16, space=space).notes
     told = [note for note in notes if "lists" in note]
     assert [note.split(", which")[0] for note in told] == [
@@ -104,7 +105,8 @@ def test_what_a_space_lists_and_no_strategy_can_have_is_noted() -> None:
 def test_a_listed_schedule_that_no_strategy_can_have_is_noted(tmp_path: Path) -> None:
     three = tmp_path / "three.txt"
     three.write_text("0F0 0B0\n1F0 1B0\n2F0 2B0\n")
-    space = {"schedule": ["1f1b", str(three)]}
+    space = tmp_path / "space.yaml"
+    space.write_text("schedule: [1f1b, three.txt]\n")
     (told,) = [n for n in load_problem("gpt2", devices=4, space=space).notes if "lists" in n]
     assert told.startswith("The space lists schedule")
     assert "3" in told.split("can have: ")[1]
