@@ -3,6 +3,7 @@ file lists ops in."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from distir.ir.core import Node, Value
@@ -16,18 +17,25 @@ def canonical_order(function: Function) -> Function:
     An op that only other outputs need stands directly behind its last operand, so that no operand
     is kept for it. Ops that no output needs are dropped.
     """
-    producers = function.producers()
+    return replace(function, nodes=depth_first(function.nodes, function.outputs))
+
+
+def depth_first(nodes: Iterable[Node], outputs: Iterable[Value]) -> tuple[Node, ...]:
+    """The ops of a function, or of a part of one, in canonical order. They must be given in an
+    order in which each comes after those of its operands."""
+    producers: dict[Value, Node] = {}
     depth: dict[Value, int] = {}
-    for node in function.nodes:
+    for node in nodes:
         own = 1
         for operand in node.operands:
             own = max(own, depth.get(operand, 0) + 1)
         for value in node.results:
             depth[value] = own
+            producers[value] = node
     ordered: list[Node] = []
     place: dict[Node, int] = {}
     done: set[Node] = set()
-    for number, output in enumerate(function.outputs):
+    for number, output in enumerate(outputs):
         stack = [(producers[output], False)] if output in producers else []
         while stack:
             node, visited = stack.pop()
@@ -52,4 +60,4 @@ def canonical_order(function: Function) -> Function:
             if len(open_operands) > 1:
                 open_operands.sort(key=depth.__getitem__)
             stack += [(producers[value], False) for value in open_operands]
-    return replace(function, nodes=tuple(sorted(ordered, key=place.__getitem__)))
+    return tuple(sorted(ordered, key=place.__getitem__))

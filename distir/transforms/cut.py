@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, combinations, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, combinations, pairwise, product
 
 from distir.axes.model import Axes, Axis, find_representative
 from distir.ir.core import Node, Value
@@ -16,13 +16,20 @@ from distir.transforms.block import ops_with_weights
 from distir.transforms.blocks import Block, Blocks, Roles
 from distir.transforms.layer_groups import LONGEST_PERIOD, group_layers
 from distir.transforms.splits import GrowingPiece, Splittable
+from distir.transforms.streams import narrow_sections, repeated_late
 
 MIN_READERS_OF_SHARED = 3
 """A value that crosses many cuts, as an encoder's output does, is carried along with the activation
 if at least this many pieces read it. Otherwise its readers stay in one piece."""
 
+MOST_SHARED = 3
+"""The most values that are carried along since many pieces read them."""
+
 MOST_PASSING = 3
 """The most values that are carried past one tower at once."""
+
+MOST_STREAMS = 3
+"""The most activations that may go through layers side by side."""
 
 CopyPlace = tuple[int, int]
 """(place within a copy, number of the copy) of a node in a repeat whose copies are alike."""
@@ -38,7 +45,7 @@ def cut_into_blocks(
     """
     roles = Roles.of(function)
     chain = [n for n in function.nodes if any(v in roles.activations for v in n.results)]
-    pieces = _pieces(_Chain(chain, roles, _bias_terms(chain, axes, roles)))
+    pieces = _pieces(_Chain(chain, roles, _bias_terms(chain, axes, roles)), function)
     readers = {value: len(nodes) for value, nodes in function.uses().items()}
     patterns = _Patterns(places or {})
     known: dict[Hashable, _Known] = {}
@@ -146,6 +153,9 @@ class _Beside:
     shared: tuple[Value, ...] = ()
     """What many pieces read, as an encoder's output, or the time and a text that every layer looks
     at."""
+    streams: Mapping[int, int] = field(default_factory=dict[int, int])
+    """How many activations may be live at a cut where it is not one, by the position of the op
+    behind it."""
 
 
 def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[Node]:
@@ -165,17 +175,58 @@ def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[No
     )
 
 
-def _pieces(chain: _Chain) -> list[list[Node]]:
+def _pieces(chain: _Chain, function: Function) -> list[list[Node]]:
     """Runs of ops between places where a single activation is live, apart from what may be live
-    beside it."""
-    beside: _Beside | None = _Beside()
-    pieces = _runs(chain.nodes, _cuts(chain))
+    beside it. What layers' activations are scaled and shifted with is made in these layers if more
+    of them are alike then."""
+    pieces, beside = _cut(chain, _Beside())
+    nodes = repeated_late(chain.nodes, function.outputs, beside.shared)
+    if nodes == chain.nodes:
+        return pieces
+    late, _ = _cut(replace(chain, nodes=nodes), _Beside(shared=beside.shared))
+    return max(pieces, late, key=lambda each: sum(map(len, _copies(each, chain))))
+
+
+def _cut(chain: _Chain, beside: _Beside) -> tuple[list[list[Node]], _Beside]:
+    """The pieces of a chain in this order, or one in which streams can be cut, and what is live
+    beside the one activation where it is cut: more than is known if there is a long piece."""
+    pieces = _runs(chain.nodes, _cuts(chain, beside))
     while longest := _too_long(pieces, chain):
-        beside = _more_beside(longest, chain, beside)
-        if beside is None:
-            return pieces
+        if more := _more_beside(longest, chain, beside):
+            beside = more
+        elif found := _streams(longest, chain, beside):
+            chain, beside = found
+        else:
+            break
         pieces = _runs(chain.nodes, _cuts(chain, beside))
-    return pieces
+    return pieces, beside
+
+
+def _streams(piece: range, chain: _Chain, beside: _Beside) -> tuple[_Chain, _Beside] | None:
+    """The chain with the ops of a long piece in an order in which most of it is cut into copies
+    where several activations are live, as few as will do, and what is live beside one then: that
+    many from the first copy to the last. None if there is no such order, or if some of the piece
+    has been ordered so before."""
+    if not beside.streams.keys().isdisjoint(piece[1:]):
+        return None
+    most = [value for value in _most_read(piece, chain) if value not in beside.shared]
+    most = most[: MOST_SHARED - len(beside.shared)]
+    nodes = chain.nodes[piece.start : piece.stop]
+    carried = [each.value for each in beside.carried if not set(each.past).isdisjoint(piece)]
+    for width, number in product(range(1, MOST_STREAMS + 1), range(len(most) + 1)):
+        shared = (*beside.shared, *most[:number])
+        sections = narrow_sections(nodes, chain.roles.activations, {*shared, *carried}, width)
+        ordered = [node for section in sections for node in section]
+        whole = [*chain.nodes[: piece.start], *ordered, *chain.nodes[piece.stop :]]
+        found = replace(chain, nodes=whole)
+        streams = {**beside.streams, **dict.fromkeys(piece, width)}
+        cuts = _cuts(found, replace(beside, shared=shared, streams=streams))
+        copies = _copies(_runs(ordered, [at - piece.start for at in cuts if at in piece]), chain)
+        if sum(map(len, copies)) > len(piece) / 2:
+            first, last = (piece.start + ordered.index(n) for n in (copies[0][0], copies[-1][-1]))
+            streams = {**beside.streams, **dict.fromkeys(range(first, last + 2), width)}
+            return found, replace(beside, shared=shared, streams=streams)
+    return None
 
 
 def _more_beside(piece: range, chain: _Chain, beside: _Beside) -> _Beside | None:
@@ -209,16 +260,16 @@ def _cuts(chain: _Chain, beside: _Beside | None = None) -> list[int]:
     beside = beside or _Beside()
     nodes = chain.nodes
     last_use = {
-        value: position
-        for position, node in enumerate(nodes)
+        value: node
+        for node in nodes
         for value in node.operands
         if value in chain.roles.activations and value not in beside.shared
     }
     cuts: list[int] = []
     live: set[Value] = set()
     for position, node in enumerate(nodes[:-1]):
-        live.update(value for value in node.results if last_use.get(value, -1) > position)
-        live.difference_update([v for v in node.operands if last_use.get(v) == position])
+        live.update(value for value in node.results if value in last_use)
+        live.difference_update([v for v in node.operands if last_use.get(v) is node])
         following = nodes[position + 1]
         if following in chain.inseparable:
             continue
@@ -227,9 +278,20 @@ def _cuts(chain: _Chain, beside: _Beside | None = None) -> list[int]:
             if all(position + 1 != each.past.start for each in beside.carried):
                 continue
         passing = {each.value for each in beside.carried if position + 1 in each.past}
-        if live and len(live - passing) <= 1:
+        streams = live - passing
+        most = beside.streams.get(position + 1, 1)
+        if live and len(streams) <= most and not _makes_less_of(streams, following, last_use):
             cuts.append(position + 1)
     return cuts
+
+
+def _makes_less_of(streams: Collection[Value], node: Node, last_use: Mapping[Value, Node]) -> bool:
+    """Whether an op is the last to read several values, and makes less of them, as a sum does, so
+    that behind it is the better place for a cut."""
+    if len(streams) < 2 or any(last_use[value] is not node for value in streams):
+        return False
+    made = sum(value.type.num_elements for value in node.results)
+    return made < sum(value.type.num_elements for value in streams)
 
 
 def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
@@ -248,7 +310,8 @@ def _are_shared(values: Collection[Value], chain: _Chain, beside: _Beside) -> bo
 
 
 def _most_read(piece: range, chain: _Chain) -> list[Value]:
-    """The three values that most ops of a piece read, at least `MIN_READERS_OF_SHARED`."""
+    """The values that most ops of a piece read, at least `MIN_READERS_OF_SHARED`: no more than
+    `MOST_SHARED`."""
     counts = Counter(v for at in piece for v in dict.fromkeys(chain.nodes[at].operands))
     readers = {
         value: counts[value]
@@ -256,7 +319,7 @@ def _most_read(piece: range, chain: _Chain) -> list[Value]:
         for value in node.results
         if value in chain.roles.activations and counts[value] >= MIN_READERS_OF_SHARED
     }
-    return sorted(readers, key=lambda v: -readers[v])[:3]
+    return sorted(readers, key=lambda v: -readers[v])[:MOST_SHARED]
 
 
 def _passing(piece: range, chain: _Chain, beside: _Beside) -> tuple[_Carried, ...]:
@@ -296,9 +359,16 @@ def _has_copies(places: Collection[int], cuts: Iterable[int], chain: _Chain) -> 
     """Whether, between the cuts that are at these places, `ALIKE` pieces do the same with weights,
     at whatever sizes."""
     runs = [chain.nodes[a:b] for a, b in pairwise([at for at in cuts if at in places])]
+    return any(_copies(runs, chain, ALIKE))
+
+
+def _copies(runs: Iterable[Sequence[Node]], chain: _Chain, number: int = 2) -> list[Sequence[Node]]:
+    """The runs that do several things with weights and of which there are so many or more, at
+    whatever sizes."""
     products = [run for run in runs if len(ops_with_weights(run, chain.roles)) > 1]
-    kinds = (tuple(type(node.op) for node in run) for run in products)
-    return max(Counter(kinds).values(), default=0) >= ALIKE
+    kinds = [tuple(type(node.op) for node in run) for run in products]
+    counts = Counter(kinds)
+    return [run for run, kind in zip(products, kinds, strict=True) if counts[kind] >= number]
 
 
 def _like(nodes: Iterable[Node]) -> Hashable:

@@ -31,7 +31,7 @@ def find_layers(blocks: Blocks) -> Layers:
     blocks beside a run of them are parts of; all blocks that can be split inside if no family
     occurs more than once. Blocks that begin with an input, such as the embeddings of several texts,
     are none unless they go on as a run does. Blocks that end as layers do at other sizes are
-    layers.
+    layers, and so is one beside a run that does most of what its layers do.
 
     Where norms come last in a layer, say, blocks begin in the middle of layers: of the first layer,
     the second part is in the first block of a run, and of the last one the first part is in a block
@@ -67,7 +67,7 @@ def find_layers(blocks: Blocks) -> Layers:
         found = split or set(range(len(families)))
         return Layers(len(found), frozenset(found))
     more = _others(blocks, in_runs) - found
-    more |= _of_other_sizes(blocks, in_runs) - found - parts
+    more |= (_of_other_sizes(blocks, in_runs) | _of_fewer_ops(blocks, runs)) - found - parts
     found |= more
     return Layers(number + len(more), frozenset(found | _others(blocks, found)))
 
@@ -75,16 +75,39 @@ def find_layers(blocks: Blocks) -> Layers:
 def _of_other_sizes(blocks: Blocks, in_runs: Collection[int]) -> set[int]:
     """Blocks with internal axes that end with what a layer does that follows its like, at whatever
     sizes: where sizes grow, what makes them grow comes before the first layer of its size."""
-    kinds = [
-        tuple(type(node.op) for node in nodes_with_weights(block.nodes, blocks.roles))
-        for block in blocks.blocks
-    ]
+    kinds = [_kind(blocks, block) for block in range(len(blocks.blocks))]
     known = {kinds[block] for block in in_runs}
     return {
         block
         for block, kind in enumerate(kinds)
         if any(kind[-len(each) :] == each for each in known) and blocks.internal_of(block)
     }
+
+
+def _of_fewer_ops(blocks: Blocks, runs: Iterable[range]) -> set[int]:
+    """Blocks with internal axes beside a run that read what its layers read, and do more than half
+    of what these do with weights, and nothing else: as the last layer of two streams does, where
+    one of them ends."""
+    found: set[int] = set()
+    for run in runs:
+        layer = _kind(blocks, run.start)
+        for index in {run.start - 1, run.stop} & {*range(len(blocks.blocks))}:
+            kind = _kind(blocks, index)
+            is_part = len(kind) > len(layer) / 2 and not Counter(kind) - Counter(layer)
+            is_like = _read(blocks, index) == _read(blocks, run.start)
+            if is_part and is_like and blocks.internal_of(index):
+                found.add(index)
+    return found
+
+
+def _kind(blocks: Blocks, index: int) -> tuple[Hashable, ...]:
+    """The types of a block's ops on activations and weights."""
+    nodes = nodes_with_weights(blocks.blocks[index].nodes, blocks.roles)
+    return tuple(type(node.op) for node in nodes)
+
+
+def _read(blocks: Blocks, index: int) -> Counter[TensorType]:
+    return Counter(value.type for value in blocks.blocks[index].read)
 
 
 def _others(blocks: Blocks, layers: Collection[int]) -> set[int]:
