@@ -41,6 +41,9 @@ class Certificate:
     """
     metric: str = TIME
     """What is bounded."""
+    looked_at: int = 0
+    """Strategies that a first look tried, for something good to compare with: also those of them
+    that are ruled out then."""
     layouts: tuple[Trial, ...] = field(default=(), repr=False)
     """Of the evaluated trials the best of each layout, best first."""
 
@@ -70,7 +73,8 @@ class Certificate:
         """What became of the strategies that were not evaluated, as the end of a sentence about
         those that were."""
         ruled_out = sum(self.ruled_out.values())
-        by = f"ruled out by {self.bounds:,} bounds"
+        look = f" after a first look at {self.looked_at:,}" if self.looked_at else ""
+        by = f"ruled out by {self.bounds:,} bounds{look}"
         if self.evaluated + ruled_out < self.space_size:
             return f", {ruled_out:,} {by}, the others left"
         return f", the others {by}" if ruled_out else ""
@@ -119,4 +123,5 @@ class Certificate:
             "bound": self.bound,
             "ruled_out": dict(self.ruled_out),
             "bounds": self.bounds,
+            "looked_at": self.looked_at,
         }

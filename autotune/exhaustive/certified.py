@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from autotune.exhaustive.certificate import UNFIT, Certificate
 from autotune.exhaustive.chunks import evaluated_chunk
 from autotune.exhaustive.collect import MEMORY, TIME, Collector
-from autotune.exhaustive.first_look import first_look
+from autotune.exhaustive.first_look import FirstLook, first_look
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.study.trial import Trial, closest_of, rank
@@ -87,14 +87,14 @@ def certify(
     clock = time.perf_counter()
     search = _Search(problem, objective, top, advance)
     search.ends = clock + seconds
-    looked: Trial | None = None
+    look = FirstLook(None, 0)
     complete, interrupted = True, False
     try:
         try:
             small = search.space.count() < LEAST_BOUNDED
             if known is None and not small:
-                looked = first_look(problem, objective, search.bounds, search.ends)
-            search.beat(known or looked)
+                look = first_look(problem, objective, search.bounds, search.ends)
+            search.beat(known or look.best)
             search.begin()
             if small:
                 search.evaluate_all()
@@ -105,6 +105,7 @@ def certify(
     except KeyboardInterrupt:
         complete, interrupted = False, True
     found = search.found
+    looked = look.best
     ranked = found.ranked if complete or looked is None else _with(looked, found.ranked, top)
     evaluated = {trial.strategy for trial in found.ranked}
     of_look = sum(trial.strategy not in evaluated for trial in ranked)
@@ -127,6 +128,7 @@ def certify(
         interrupted=interrupted,
         bound=None if complete else search.least_left,
         metric=search.metric,
+        looked_at=look.tried,
         layouts=found.layouts,
     )
 
@@ -137,7 +139,7 @@ def look(problem: Problem, objective: Objective, seconds: float) -> Trial | None
     search = _Search(problem, objective, 1, lambda done, best: None)
     search.ends = time.perf_counter() + seconds
     try:
-        return first_look(problem, objective, search.bounds, search.ends)
+        return first_look(problem, objective, search.bounds, search.ends).best
     except _TimeIsUpError:
         return None
 

@@ -9,6 +9,7 @@ the best of them, which differ in finer choices (`neighbours.py`), as long as on
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from itertools import chain
 from math import inf
 
@@ -23,6 +24,7 @@ from autotune.study.trial import LAYOUT, Trial, rank
 from distir.arrays import Indices
 from distir.simulation.bounds import Bounds
 from distir.strategies import Strategies
+from distir.strategy import Strategy
 from search_spaces import SearchSpace, Value
 from search_spaces.columns import SpaceColumns
 from search_spaces.named import DEFAULTS
@@ -55,19 +57,29 @@ USUAL: dict[str, tuple[Value, ...]] = {
 """Values that are looked at; of other choices all values."""
 
 
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What a first look has found."""
+
+    best: Trial | None
+    """None where no usual strategy is valid, and where none of those that were tried fits."""
+    tried: int
+    """Strategies that were evaluated."""
+
+
 def first_look(
     problem: Problem, objective: Objective, bounds: Bounds, end: float = inf
-) -> Trial | None:
+) -> FirstLook:
     """The best of some usual strategies and of their neighbours, which are tried until `end`, by
-    `time.perf_counter`; None where none is known to be valid, and where none of those that were
-    tried fits."""
-    space = problem.space
+    `time.perf_counter`."""
+    space, tried = problem.space, 0
     table = promising(problem, bounds)
     for places in _rounds(table):
+        tried += len(places)
         best = _best(space, objective, table.taken(places))
         if best is not None:
-            return _best_beside(space, objective, best, end)
-    return None
+            return _best_beside(space, objective, FirstLook(best, tried), end)
+    return FirstLook(None, tried)
 
 
 def promising(problem: Problem, bounds: Bounds) -> Strategies:
@@ -81,18 +93,23 @@ def promising(problem: Problem, bounds: Bounds) -> Strategies:
     return table.taken(np.flatnonzero(fits)[np.argsort(expected[fits], kind="stable")])
 
 
-def _best_beside(space: SearchSpace, objective: Objective, best: Trial, end: float) -> Trial:
+def _best_beside(
+    space: SearchSpace, objective: Objective, look: FirstLook, end: float
+) -> FirstLook:
     """The best that is reached from a strategy, by neighbours that differ in finer choices."""
-    seen = {best.strategy}
-    while time.perf_counter() < end:
+    best, tried = look.best, look.tried
+    seen: set[Strategy] = set()
+    while best is not None and time.perf_counter() < end:
+        seen.add(best.strategy)
         every = chain.from_iterable(neighbours(space, best.strategy, FINER))
         beside = dict.fromkeys(each for each in every if each not in seen)
         found = _best(space, objective, Strategies.of(list(beside))) if beside else None
+        seen.update(beside)
+        tried += len(beside)
         if found is None or rank(found) >= rank(best):
             break
-        seen.update(beside)
         best = found
-    return best
+    return FirstLook(best, tried)
 
 
 def _usual(space: SearchSpace) -> SearchSpace:
@@ -133,4 +150,4 @@ def _best(space: SearchSpace, objective: Objective, table: Strategies) -> Trial 
     return collector.ranked[0] if collector.ranked else None
 
 
-__all__ = ["first_look", "promising"]
+__all__ = ["FirstLook", "first_look", "promising"]

@@ -176,7 +176,7 @@ def test_a_first_look_finds_something_good_and_that_is_what_is_left_when_time_is
     problem = load_problem("mlp-4x1024", "dgx2-v100", devices=4)
     assert isinstance(problem.simulator, Simulator)
     objective, bounds = problem.objective("throughput"), Bounds(problem.simulator.stages)
-    looked = first_look.first_look(problem, objective, bounds)
+    looked = first_look.first_look(problem, objective, bounds).best
     best = certify(problem, objective).best
     assert looked is not None
     assert looked.strategy in problem.space
@@ -184,12 +184,14 @@ def test_a_first_look_finds_something_good_and_that_is_what_is_left_when_time_is
     seconds = [each.evaluation.metrics["iteration_seconds"] for each in (best, looked)]
     assert seconds[0] <= seconds[1] < 1.1 * seconds[0]
 
-    usual = first_look.first_look(problem, objective, bounds, end=0)  # no neighbours are tried
+    usual = first_look.first_look(problem, objective, bounds, end=0).best  # no neighbours are tried
     assert usual is not None
     assert rank(looked) <= rank(usual)
 
-    def look(problem: Problem, objective: Objective, bounds: Bounds, end: float) -> Trial:
-        return looked
+    def look(
+        problem: Problem, objective: Objective, bounds: Bounds, end: float
+    ) -> first_look.FirstLook:
+        return first_look.FirstLook(looked, 1)
 
     monkeypatch.setattr(certified, "first_look", look)
     for top in (1, 3):
@@ -197,6 +199,7 @@ def test_a_first_look_finds_something_good_and_that_is_what_is_left_when_time_is
         assert not ended.complete
         assert ended.ranked == (looked,)
         assert (ended.evaluated, ended.feasible) == (1, 1)
+        assert ended.looked_at == 1
         assert ended.rest.endswith("the others left")
 
 
