@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,16 @@ from distir.errors import DistirError
 
 
 def exit_status(main: Callable[[], int]) -> int:
-    """The exit status of a command: what it returns, 2 for bad input, 130 if it was interrupted."""
+    """The exit status of a command: what it returns, 1 if stdout is closed, 2 for bad input, 130 if
+    it was interrupted."""
     try:
-        return main()
+        status = main()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads has enough; nothing is left to say at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        note("error: stdout cannot be written: Broken pipe")
+        return 1
     except DistirError as error:
         note(f"error: {error}")
         return 2
