@@ -43,9 +43,10 @@ from distir.strategy import KEEPS_ACTIVATIONS, KEEPS_PARAMETERS
 from search_spaces import SearchSpace
 from search_spaces.named import DEFAULTS
 
-FEWEST, MOST = 32, 4096
-"""Strategies evaluated in the first batch, if nothing is known, and in the largest: the best of a
-batch rules others out before the next."""
+FEWEST, MANY, MOST = 32, 4096, 1 << 16
+"""Strategies evaluated in the first batch if nothing is known, in the first if something is, and in
+the largest: the best of a batch rules others out before the next, which is twice as large. In large
+batches more strategies share programs."""
 
 LEAST_BOUNDED = 1000
 """Strategies of the smallest space that is worth a first look and more than the cheapest bounds:
@@ -280,7 +281,7 @@ class _Search:
         value = None if known is None else known.metric(self.metric)
         if known is not None and known.feasible and value is not None:
             self._known = self._reach = value
-            self._size = MOST
+            self._size = MANY
             if self._top == 1:
                 self._worst = value
 
