@@ -15,10 +15,8 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from enum import IntEnum
+from dataclasses import replace
 from math import inf
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +25,12 @@ from autotune.exhaustive.certificate import UNFIT, Certificate
 from autotune.exhaustive.chunks import evaluated_chunk
 from autotune.exhaustive.collect import MEMORY, TIME, Collector
 from autotune.exhaustive.first_look import FirstLook, first_look
+from autotune.exhaustive.parts import Part, Stage, alike_rows, joined, split, split_over
 from autotune.objectives.objective import Objective
 from autotune.problem import Problem
 from autotune.study.trial import Trial, closest_of, rank
 from distir.arguments import checked
-from distir.arrays import Codes, Indices, distinct, distinct_codes
+from distir.arrays import Codes, Indices, distinct
 from distir.errors import DistirError
 from distir.garbage import collected_seldom
 from distir.metrics import METRICS
@@ -161,45 +160,10 @@ RECOMPUTED = ("recompute", "recompute_every", "recompute_layers")
 """Choices that they have in common, too, when more is said of them than of families."""
 SHARED = (*FAMILY, "zero", "offload")
 """Choices that strategies have in common whose equal blocks have programs in common."""
-DEGREES = ("dp", "tp", "cp", "ep")
-"""Degrees of which strategies bounded together at first have the same ones above 1."""
 
 
 SOME_NEAREST, MOST_NEAREST = 128, 50_000
 """Strategies that are tried where nothing fits, to tell what misses by least, and of how many."""
-
-
-class _Stage(IntEnum):
-    """What the bounds of a part are made of."""
-
-    PRODUCTS = 0
-    RELAXED = 1
-    UNSHARDED = 2
-    BLOCKS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of the space: beginnings of strategies, each with the node of the tree that may
-    follow it, or (past `PRODUCTS`) whole strategies; and their bounds."""
-
-    stage: _Stage
-    table: Strategies
-    bounds: ManyBounds
-    leaves: Indices
-    """Strategies that each stands for."""
-    nodes: Indices
-
-    def taken(self, chosen: NDArray[Any]) -> _Part:
-        """The rows at these places, or where the mask is true."""
-        which = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-        return _Part(
-            self.stage,
-            self.table.taken(which),
-            self.bounds.taken(which),
-            self.leaves[which],
-            self.nodes[which],
-        )
 
 
 def order_last(space: SearchSpace) -> tuple[SearchSpace, int]:
@@ -235,19 +199,19 @@ class _Search:
         self.advance = advance
         self.ruled_out: Counter[str] = Counter()
         self.bounded = 0
-        self._parts: list[tuple[float, int, _Part]] = []
+        self._parts: list[tuple[float, int, Part]] = []
         self._made = 0
         self._size = FEWEST
         self._top, self._worst = top, inf
         self._known = self._reach = inf
         self._further = 0.0
         self.ends = inf
-        self._current: Sequence[_Part] = ()
+        self._current: Sequence[Part] = ()
         """What is looked at, until what is left of it is among the parts again."""
         self._started = False
         self.tree, self._shaped = order_last(self.space)
         self._smallest = inf
-        self._nearest: list[_Part] = []
+        self._nearest: list[Part] = []
         """Of what does not fit, the parts whose bound is the smallest, while nothing is known that
         fits."""
 
@@ -261,7 +225,7 @@ class _Search:
         """Evaluates all that is left."""
         self._current, self._parts = [part for *_, part in self._parts], []
         if self._current:
-            self._evaluate(self._unfolded(_joined(self._current))[0])
+            self._evaluate(self._unfolded(joined(self._current))[0])
         self._current = ()
 
     def run(self) -> None:
@@ -304,7 +268,7 @@ class _Search:
         if time.perf_counter() > self.ends:
             raise _TimeIsUpError
 
-    def _next(self) -> _Part:
+    def _next(self) -> Part:
         """What is looked at next: the most promising part; as long as nothing was found to compare
         with, of those that are bounded best. If something good was known from the beginning, all
         that may be as good has to be looked at anyway: together, as what strategies share is then
@@ -329,11 +293,11 @@ class _Search:
             beyond = self._known * (1 + self._further) if self._worst == inf else self._worst
             self._reach = max(least, beyond)
 
-    def _next_together(self) -> _Part:
+    def _next_together(self) -> Part:
         """The most promising strategies of one stage, those within reach, as one part."""
         stage, size = self._parts[0][-1].stage, 0
-        chosen: list[_Part] = []
-        left: list[tuple[float, int, _Part]] = []  # ascends, which makes it a heap
+        chosen: list[Part] = []
+        left: list[tuple[float, int, Part]] = []  # ascends, which makes it a heap
         for each in sorted(self._parts, key=lambda each: each[:-1]):
             least, _, part = each
             here = part.stage == stage and least <= self._reach
@@ -343,12 +307,12 @@ class _Search:
             else:
                 left.append(each)
         self._current, self._parts = chosen, left
-        together = _joined(chosen)
+        together = joined(chosen)
         within = self._keys(together) <= self._reach
         self._add(together.taken(~within))
         return together.taken(within)
 
-    def _families(self) -> Iterator[_Part]:
+    def _families(self) -> Iterator[Part]:
         """The whole space, bounded by its products."""
         _, nodes, codes = self.tree.tree.below(np.zeros(1, np.int64), 0, self._shaped)
         table = self._strategies(codes, len(nodes))
@@ -358,38 +322,38 @@ class _Search:
         begun = self.bounds.begun(self.devices, ranks, microbatches, offloading=offloading)
         self.bounded += len(first)
         leaves = self.tree.tree.leaves_below(self._shaped)[nodes]
-        whole = _Part(_Stage.PRODUCTS, table, begun.taken(which), leaves, nodes)
+        whole = Part(Stage.PRODUCTS, table, begun.taken(which), leaves, nodes)
         kept = np.isin(table.column("keep_gathered"), KEEPS_ACTIVATIONS)
-        alike = [table.distinct(FAMILY)[1], kept, *_split_over(table)]
-        yield from _split(whole, alike)
+        alike = [table.distinct(FAMILY)[1], kept, *split_over(table)]
+        yield from split(whole, alike)
 
     def _strategies(self, codes: Mapping[str, Codes], count: int) -> Strategies:
         known = self.tree.tree.values
         values = {name: known.get(name) or (DEFAULTS[name],) for name in FIELDS}
         return Strategies(values, self._varying(codes), count)
 
-    def _refined(self, part: _Part) -> Iterator[_Part]:
+    def _refined(self, part: Part) -> Iterator[Part]:
         """What is left of a part, with better bounds or less what was evaluated."""
         table = part.table
-        if part.stage == _Stage.PRODUCTS:
+        if part.stage == Stage.PRODUCTS:
             for each in self._relaxed(part):
-                yield from _split(each, [each.table.distinct(RECOMPUTED)[1]])
-        elif part.stage == _Stage.RELAXED:
+                yield from split(each, [each.table.distinct(RECOMPUTED)[1]])
+        elif part.stage == Stage.RELAXED:
             bounds = self.bounds.unsharded(table, self._within)
-            part = self._bounded(part, _Stage.UNSHARDED, bounds)
+            part = self._bounded(part, Stage.UNSHARDED, bounds)
             table = part.table
             kept = np.isin(table.column("keep_gathered"), KEEPS_PARAMETERS)
             levels = table.distinct(("zero",))[1]
-            yield from _split(part, [levels, table.column("zero_degree") > 0, kept])
-        elif part.stage == _Stage.UNSHARDED:
-            yield self._bounded(part, _Stage.BLOCKS, self.bounds.ordered(table, self._within))
+            yield from split(part, [levels, table.column("zero_degree") > 0, kept])
+        elif part.stage == Stage.UNSHARDED:
+            yield self._bounded(part, Stage.BLOCKS, self.bounds.ordered(table, self._within))
         else:
             order = self._order(part)
             self._evaluate(part.taken(order[: self._size]))
             yield part.taken(order[self._size :])
             self._size = min(2 * self._size, MOST)
 
-    def _relaxed(self, part: _Part) -> Iterator[_Part]:
+    def _relaxed(self, part: Part) -> Iterator[Part]:
         """What is left of the strategies of a part. Seconds are found once for beginnings that
         differ only in what they recompute and shard, and update as large a share of parameters,
         with all orders of work behind them; a beginning whose quickest order is too slow is ruled
@@ -405,7 +369,7 @@ class _Search:
         quickest = _quickest(time, begins)[which]
         part = replace(
             part,
-            stage=_Stage.RELAXED,
+            stage=Stage.RELAXED,
             bounds=part.bounds.joined(
                 replace(size, seconds=time.seconds[quickest], slowed_by=time.slowed_by[quickest])
             ),
@@ -421,7 +385,7 @@ class _Search:
                 replace(every, bounds=every.bounds.joined(time.taken(begin[rows][row] + inside)))
             )
 
-    def _order(self, part: _Part) -> Indices:
+    def _order(self, part: Part) -> Indices:
         """The order in which strategies are looked at: the most promising ones first; or, if all
         have to be looked at anyway, those together whose blocks have programs in common."""
         table, keys = part.table, self._keys(part)
@@ -429,44 +393,44 @@ class _Search:
             return np.argsort(keys, kind="stable")
         kept = np.isin(table.column("keep_gathered"), KEEPS_PARAMETERS)
         sharded = table.column("zero_degree") > 0
-        first, alike = _alike([table.distinct(SHARED)[1], kept, sharded, *_split_over(table)])
+        first, alike = alike_rows([table.distinct(SHARED)[1], kept, sharded, *split_over(table)])
         best = np.full(len(first), inf)
         np.minimum.at(best, alike, keys)
         return np.lexsort((keys, alike, best[alike]))
 
-    def _bounded(self, part: _Part, stage: _Stage, bounds: ManyBounds) -> _Part:
+    def _bounded(self, part: Part, stage: Stage, bounds: ManyBounds) -> Part:
         """What is left of a part with further bounds."""
         self.bounded += len(part.table)
         return self._left(replace(part, stage=stage, bounds=part.bounds.joined(bounds)))
 
-    def _unfolded(self, part: _Part) -> tuple[_Part, Indices]:
+    def _unfolded(self, part: Part) -> tuple[Part, Indices]:
         """Every strategy of a part, and the row that it begins with."""
         depth = len(self.tree.names)
         which, nodes, late = self.tree.tree.below(part.nodes, self._shaped, depth)
         early = part.table.taken(which)
         table = Strategies(early.values, {**early.codes, **self._varying(late)}, len(which))
         leaves = np.ones(len(which), np.int64)
-        return _Part(part.stage, table, part.bounds.taken(which), leaves, nodes), which
+        return Part(part.stage, table, part.bounds.taken(which), leaves, nodes), which
 
     def _varying(self, codes: Mapping[str, Codes]) -> dict[str, Codes]:
         known = self.tree.tree.values
         return {name: column for name, column in codes.items() if len(known[name]) > 1}
 
-    def _keys(self, part: _Part) -> NDArray[np.float64]:
+    def _keys(self, part: Part) -> NDArray[np.float64]:
         return part.bounds.size if self.metric == MEMORY else part.bounds.seconds
 
-    def _add(self, part: _Part) -> None:
+    def _add(self, part: Part) -> None:
         """Adds the strategies of a part that are not ruled out."""
         part = self._left(part)
         if len(part.table):
             self._made += 1
             heapq.heappush(self._parts, (float(self._keys(part).min()), self._made, part))
 
-    def _left(self, part: _Part) -> _Part:
+    def _left(self, part: Part) -> Part:
         """The strategies of a part that are not ruled out."""
         return part.taken(self._kept(part))
 
-    def _kept(self, part: _Part) -> NDArray[np.bool_]:
+    def _kept(self, part: Part) -> NDArray[np.bool_]:
         """Which strategies of a part are not ruled out."""
         too_large = ~self.cost.fits(part.bounds.size, part.table.communicators)
         lost = too_large | (self._keys(part) > self._worst)
@@ -474,7 +438,7 @@ class _Search:
             self._rule_out(part.taken(lost), too_large[lost])
         return ~lost
 
-    def _rule_out(self, part: _Part, too_large: NDArray[np.bool_]) -> None:
+    def _rule_out(self, part: Part, too_large: NDArray[np.bool_]) -> None:
         if too_large.any() and self._known == inf and not self.found.feasible:
             self._keep_nearest(part.taken(too_large))
         by_size = too_large | (self.metric == MEMORY)
@@ -486,7 +450,7 @@ class _Search:
                 self.ruled_out[f"{said}: {REASONS[reason]}"] += int(counts[reason])
         self.advance(int(part.leaves.sum()), self.found.best)
 
-    def _keep_nearest(self, part: _Part) -> None:
+    def _keep_nearest(self, part: Part) -> None:
         """Keeps what does not fit by the least of all bounds so far."""
         smallest = float(part.bounds.size.min())
         if smallest < self._smallest:
@@ -500,13 +464,13 @@ class _Search:
         tried = Collector(self.objective, 1)
         for part in self._nearest:
             begun = part.taken(np.cumsum(part.leaves) <= max(MOST_NEAREST, int(part.leaves[0])))
-            every = self._unfolded(begun)[0] if part.stage == _Stage.PRODUCTS else begun
+            every = self._unfolded(begun)[0] if part.stage == Stage.PRODUCTS else begun
             count = min(len(every.table), max(1, SOME_NEAREST // len(self._nearest)))
             spread = np.linspace(0, len(every.table) - 1, count).astype(np.int64)
             self._into(tried, every.table.taken(spread))
         return closest_of(each for each in (self.found.closest_told, tried.closest_told) if each)
 
-    def _evaluate(self, part: _Part) -> None:
+    def _evaluate(self, part: Part) -> None:
         """Evaluates the strategies of a part."""
         self._into(self.found, part.table)
         self.advance(len(part.table), self.found.best)
@@ -521,60 +485,10 @@ class _Search:
         collector.add(evaluated_chunk(self.objective, numbers[ascending], table.taken(ascending)))
 
 
-def _joined(parts: Sequence[_Part]) -> _Part:
-    """Parts of one stage as one; all strategies of a search have the same values."""
-    if len(parts) == 1:
-        return parts[0]
-    values = parts[0].table.values
-    codes = {
-        name: np.concatenate([part.table.codes_among(name, values[name]) for part in parts])
-        for name in FIELDS
-        if any(name in part.table.codes for part in parts)
-    }
-    leaves = np.concatenate([part.leaves for part in parts])
-    bounds = [part.bounds for part in parts]
-    return _Part(
-        parts[0].stage,
-        Strategies(values, codes, len(leaves)),
-        ManyBounds(
-            *(
-                np.concatenate([getattr(each, field.name) for each in bounds])
-                for field in fields(ManyBounds)
-            )
-        ),
-        leaves,
-        np.concatenate([part.nodes for part in parts]),
-    )
-
-
 def _quickest(bounds: ManyBounds, begins: Indices) -> Indices:
     """Where in each group of bounds, which begin at these places, that of the least seconds is."""
     group = np.repeat(np.arange(len(begins)), np.diff([*begins, len(bounds.seconds)]))
     return np.lexsort((bounds.seconds, group))[begins]
-
-
-def _split_over(table: Strategies) -> list[NDArray[np.bool_]]:
-    """By degree whether each strategy has it above 1."""
-    return [table.column(name) > 1 for name in DEGREES]
-
-
-def _alike(by: Sequence[NDArray[Any]]) -> tuple[Indices, Indices]:
-    """The distinct rows (`distinct_codes`) of a table with these columns of numbers, which are not
-    negative."""
-    columns = ((each, 1 + int(each.max(initial=0))) for each in by)
-    return distinct_codes(columns, len(by[0]))
-
-
-def _split(part: _Part, by: Sequence[NDArray[Any]]) -> Iterator[_Part]:
-    """Splits a part into groups of strategies that have equal numbers in all of `by`, which are not
-    negative."""
-    if not len(part.table):
-        return
-    first, which = _alike(by)
-    order = np.argsort(which, kind="stable")
-    ends = np.cumsum(np.bincount(which, minlength=len(first)))
-    for own in np.split(order, ends[:-1]):
-        yield part.taken(own)
 
 
 def can_be_certified(problem: Problem, objective: Objective) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from distir.axes.model import Axis
 from distir.errors import TransformError
@@ -65,6 +66,19 @@ class Keeping:
         return Keeping(gathered=self.gathered), Keeping(self.recompute, gathered=self.gathered)
 
 
+class _Forward(NamedTuple):
+    """What the placed forward pass of a block depends on."""
+
+    mesh: Mesh
+    first: int
+    """The block that stands for all that are equal."""
+    handed: tuple[Positions, ...]
+    """The layouts of what the block before hands on."""
+    keeping: Keeping
+    trained_elsewhere: frozenset[int]
+    """The positions of parameters of which other blocks alone make gradients."""
+
+
 class ChainPlacer:
     """Places all blocks of a workload's model on meshes."""
 
@@ -73,7 +87,7 @@ class ChainPlacer:
         self._program, self._training = workload.program, workload.training
         self._types, self._fuse, self._narrow = workload.types, fuse, narrow
         self._steps: dict[object, BlockStep] = {}
-        self._forward: dict[object, BlockPlacer] = {}
+        self._forward: dict[_Forward, BlockPlacer] = {}
         self._forward_of_steps: dict[object, BlockPlacer] = {}
         self._placed: dict[object, PlacedBlock] = {}
         self._chains: dict[object, tuple[PlacedBlock, ...]] = {}
@@ -103,7 +117,8 @@ class ChainPlacer:
         handed: tuple[Positions, ...] = ()
         for index, first in enumerate(blocks.representative):
             elsewhere = self._trained_elsewhere[index]
-            placer = self._place_forward(meshes[first], first, handed, keeping.at(index), elsewhere)
+            asked = _Forward(meshes[first], first, handed, keeping.at(index), elsewhere)
+            placer = self._place_forward(asked)
             placers.append(placer)
             handed = self._handed(placer, placer.outputs)
         placed: list[PlacedBlock] = []
@@ -148,29 +163,15 @@ class ChainPlacer:
             for index, own in enumerate(uses)
         )
 
-    def _place_forward(
-        self,
-        mesh: Mesh,
-        first: int,
-        handed: tuple[Positions, ...],
-        keeping: Keeping,
-        elsewhere: frozenset[int],
-    ) -> BlockPlacer:
-        key = (mesh, first, handed, keeping, elsewhere)
-        if key not in self._forward:
-            self._forward[key] = self._placed_forward(*key)
-        return self._forward[key]
+    def _place_forward(self, asked: _Forward) -> BlockPlacer:
+        if asked not in self._forward:
+            self._forward[asked] = self._placed_forward(asked)
+        return self._forward[asked]
 
-    def _placed_forward(
-        self,
-        mesh: Mesh,
-        first: int,
-        handed: tuple[Positions, ...],
-        keeping: Keeping,
-        elsewhere: frozenset[int],
-    ) -> BlockPlacer:
+    def _placed_forward(self, asked: _Forward) -> BlockPlacer:
         """The placed forward pass of a block: one wherever the block has one step, and whether or
         not gathered activations stay, if there are none."""
+        mesh, first, handed, keeping, elsewhere = asked
         block = self._program.blocks.blocks[first]
         lowered = lowered_ops(self._program.blocks, block, mesh.lists)
         exchanged = frozenset(
