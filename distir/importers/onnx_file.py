@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -169,6 +169,8 @@ class NodeRecord:
     references: Mapping[str, str] = field(default_factory=dict[str, str])
     """Inside a model-local function: attributes that take their values from attributes of the call,
     by name."""
+    ranks: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The number of dims of those results whose shapes the file states."""
 
     @property
     def label(self) -> str:
@@ -336,13 +338,13 @@ class _Reader:
             for value in proto.input
             if _text(value.name) not in initializers
         )
-        nodes = tuple(self.node(node) for node in proto.node)
         outputs = tuple(_text(value.name) for value in proto.output)
-        declared = {
-            _text(value.name): _dims(value.type.tensor_type)
-            for value in proto.output
-            if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+        declared = {_text(value.name): _dims(shaped) for value, shaped in _shaped(proto.output)}
+        ranks = {
+            _text(value.name): len(shaped.shape.dim)
+            for value, shaped in _shaped((*proto.value_info, *proto.output))
         }
+        nodes = tuple(self.node(node, ranks) for node in proto.node)
         kinds = dict(_stated_kinds(proto))
         return GraphRecord(_text(proto.name), inputs, initializers, nodes, outputs, declared, kinds)
 
@@ -363,8 +365,8 @@ class _Reader:
             opset=_default_opset(proto.opset_import),
         )
 
-    def node(self, proto: Any) -> NodeRecord:
-        """One op."""
+    def node(self, proto: Any, ranks: Mapping[str, int] | None = None) -> NodeRecord:
+        """One op; `ranks` has those of values whose shapes the file states."""
         attributes: dict[str, Any] = {}
         references: dict[str, str] = {}
         for attribute in proto.attribute:
@@ -374,14 +376,16 @@ class _Reader:
                 attributes[_text(attribute.name)] = self.attribute(
                     attribute, f"op {_text(proto.op_type)}"
                 )
+        results = tuple(map(_text, proto.output))
         return NodeRecord(
             op_type=_text(proto.op_type),
             domain=_domain(proto.domain),
             name=_text(proto.name),
             operands=tuple(map(_text, proto.input)),
-            results=tuple(map(_text, proto.output)),
+            results=results,
             attributes=attributes,
             references=references,
+            ranks={name: ranks[name] for name in results if name in ranks} if ranks else {},
         )
 
     def attribute(self, proto: Any, where: str) -> Any:
@@ -465,6 +469,14 @@ def _stated_kinds(graph: Any) -> Iterator[tuple[str, str]]:
         for entry in getattr(value, "metadata_props", ()):
             if _text(entry.key) == _STATED_KIND:
                 yield _text(value.name), _text(entry.value)
+
+
+def _shaped(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """The declarations of tensors that state a shape, each with its type."""
+    for value in values:
+        tensor = value.type.tensor_type
+        if value.type.HasField("tensor_type") and tensor.HasField("shape"):
+            yield value, tensor
 
 
 def _dims(tensor: Any) -> Dims:

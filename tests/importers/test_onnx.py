@@ -480,6 +480,20 @@ def test_dims_of_a_transpose_may_count_from_the_end() -> None:
     assert transposed.op == Transpose((0, 2, 3, 1))
 
 
+def test_a_squeeze_leaves_dims_that_the_file_says_it_leaves() -> None:
+    """As PyTorch writes `x.squeeze(1)` of a dim that is not 1, which it leaves."""
+    made = model(
+        {"x": (FLOAT, [2, 1, 3, 4])},
+        [node("Squeeze", "x axes", "s"), node("Relu", "s", "y")],
+        "y",
+        {"axes": integers(1, 2)},
+    )
+    with pytest.raises(ImportModelError, match=r"dims \[2\] of fp32\[2,1,3,4\] are squeezed"):
+        import_onnx(made)
+    made.graph.value_info.append(onnx.helper.make_tensor_value_info("s", FLOAT, [2, 3, 4]))
+    assert import_onnx(made).outputs[0].type.shape == (2, 3, 4)
+
+
 def test_an_input_that_is_a_condition_is_false() -> None:
     """As whether a cache is used, in decoders that exporters merge; tensors have the roles that
     they have in branches."""

@@ -84,14 +84,16 @@ def unsqueeze(call: Call) -> Value:
 
 @converts("Squeeze")
 def squeeze(call: Call) -> Value:
-    """A Reshape that drops dims of size 1."""
+    """A Reshape that drops dims of size 1. Others, which PyTorch's squeeze leaves, stay if the file
+    states a result that has them."""
     shape = call.type().shape
     axes = call.integer_list("axes", 1, since=13)
     units = [dim for dim, size in enumerate(shape) if size == 1]
     dropped = units if axes is None else normalize_axes("Squeeze", axes, len(shape))
-    if any(shape[dim] != 1 for dim in dropped):
-        raise ImportModelError(f"dims {list(dropped)} of {call.type()} are squeezed but not 1")
-    left = [dim for dim in range(len(shape)) if dim not in dropped]
+    left = [dim for dim in range(len(shape)) if dim not in dropped or dim not in units]
+    staying = [dim for dim in dropped if dim in left]
+    if staying and call.node.ranks.get(call.node.results[0]) != len(left):
+        raise ImportModelError(f"dims {staying} of {call.type()} are squeezed but not 1")
     kept = [left.index(dim) if dim in left else None for dim in range(len(shape))]
     return call.view(call.operand(0), [shape[dim] for dim in left], kept)
 
