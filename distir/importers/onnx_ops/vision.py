@@ -243,7 +243,7 @@ def resize(call: Call) -> Value:
         scales = call.attribute("scales")
         if scales is None:
             scales = tuple(call.array(1, "the scales").reshape(-1).tolist())
-        sizes = [math.floor(n * s) for n, s in zip(shape, scales, strict=True)]
+        sizes = [_scaled(n, s) for n, s in zip(shape, scales, strict=True)]
     else:
         scales, sizes = _resized(call)
     if not all(0 < n < 1 << 20 for n in sizes):
@@ -272,8 +272,16 @@ def _resized(call: Call) -> tuple[list[float], list[int]]:
         return scales, sizes
     for axis, scale in zip(axes, call.array(2, "the scales").reshape(-1).tolist(), strict=True):
         scales[axis] = scale
-        sizes[axis] = math.floor(shape[axis] * scale)
+        sizes[axis] = _scaled(shape[axis], scale)
     return scales, sizes
+
+
+def _scaled(size: int, scale: float) -> int:
+    """A size times a scale, rounded down, in the single precision in which files have scales: 0.7
+    of 10 is 7, though the number that stands for 0.7 is less."""
+    import numpy as np
+
+    return math.floor(np.float32(size) * np.float32(scale))
 
 
 def _resample(call: Call, x: Value, dim: int, size: int, scale: float, is_old: bool) -> Value:

@@ -1,0 +1,19 @@
+"""What ONNX specifies of operators where `onnx.reference` does something else, or nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distir.importers.onnx import import_onnx
+from tests.importers.models import FLOAT, model, node
+
+
+@pytest.mark.parametrize(("size", "scale"), [(5, 1.4), (10, 0.7), (20, 0.9), (10, 1.3)])
+def test_resized_sizes_are_products_in_single_precision(size: int, scale: float) -> None:
+    """As PyTorch computes and states them: 7 for 1.4 times 5, though 1.4 is stored as less."""
+    scales = np.asarray([1, 1, scale, 2], np.float32)
+    made = model(
+        {"x": (FLOAT, [2, 3, size, 4])}, [node("Resize", "x - s", "y")], "y", {"s": scales}
+    )
+    assert import_onnx(made).outputs[0].type.shape == (2, 3, round(size * scale), 8)
