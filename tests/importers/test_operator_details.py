@@ -17,3 +17,13 @@ def test_resized_sizes_are_products_in_single_precision(size: int, scale: float)
         {"x": (FLOAT, [2, 3, size, 4])}, [node("Resize", "x - s", "y")], "y", {"s": scales}
     )
     assert import_onnx(made).outputs[0].type.shape == (2, 3, round(size * scale), 8)
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_transposed_convolutions_of_same_size_are_as_many_times_larger_as_their_stride(
+    mode: str,
+) -> None:
+    """Also where windows are smaller than the stride, so that elements between them are none's."""
+    nodes = [node("ConvTranspose", "x w", "y", strides=[2, 3], auto_pad=mode)]
+    made = model({"x": (FLOAT, [2, 4, 5, 6])}, nodes, "y", {"w": np.ones((4, 3, 3, 2), np.float32)})
+    assert import_onnx(made).outputs[0].type.shape == (2, 3, 10, 18)

@@ -73,22 +73,21 @@ def transposed_convolution(call: Call) -> Value:
     strides = tuple(call.attribute("strides") or (1,) * rank)
     dilations = tuple(call.attribute("dilations") or (1,) * rank)
     extra = tuple(call.attribute("output_padding") or (0,) * rank)
-    wanted = call.attribute("output_shape")
+    wanted = tuple(call.attribute("output_shape") or ())[-rank:]
+    if mode.startswith("SAME"):
+        wanted = wanted or tuple(n * s for n, s in zip(space, strides, strict=True))
     full = [
         s * (n - 1) + e + (k - 1) * d + 1
         for s, n, e, k, d in zip(strides, space, extra, kernel, dilations, strict=True)
     ]
     pads = tuple(call.attribute("pads") or (0,) * 2 * rank)
-    if wanted or mode.startswith("SAME"):
-        sizes = tuple(wanted or (n * s for n, s in zip(space, strides, strict=True)))[-rank:]
-        totals = [max(0, f - n) for f, n in zip(full, sizes, strict=True)]
+    if wanted:
+        totals = [max(0, f - n) for f, n in zip(full, wanted, strict=True)]
         small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
         pads = tuple(small + large if mode == "SAME_UPPER" else large + small)
     elif mode == "VALID":
         pads = (0,) * 2 * rank
-    result = tuple(wanted or ())[-rank:] or tuple(
-        f - pads[d] - pads[rank + d] for d, f in enumerate(full)
-    )
+    result = wanted or tuple(f - pads[d] - pads[rank + d] for d, f in enumerate(full))
     if not all(0 < n < 1 << 24 for n in (*strides, *dilations, *kernel, *result)) or min(pads) < 0:
         raise ImportModelError(f"strides {strides}, dilations {dilations}, pads {pads}")
     # Elements of the result that no window reaches do not change the number of windows.
