@@ -198,6 +198,9 @@ def einsum(draw: Draw, name: str) -> OneNode:
             ("ij->ji", ((2, 3),)),
             ("ijk,kl->il", ((2, 3, 4), (4, 5))),
             ("b...d,hd->bh...", ((2, 3, 4), (5, 4))),
+            ("...ij,...jk->...ik", ((1, 2, 3), (5, 3, 4))),
+            ("...i,...ij->...j", ((6, 1, 3), (5, 3, 4))),
+            ("...i,...j->...ij", ((1, 2), (1, 3))),
         ))
     )  # fmt: skip
     return OneNode(name, [_real(draw, s) for s in shapes], {"equation": equation})

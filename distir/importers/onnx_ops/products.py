@@ -26,10 +26,11 @@ def gemm(call: Call) -> Value:
 
 @converts("Einsum")
 def einsum(call: Call) -> Value:
-    """Einsum with its ellipsis written out; letters that occur in one operand alone are summed over
-    before."""
+    """Einsum with its ellipsis written out; dims of 1 that are stretched are dropped, and letters
+    that occur in one operand alone are summed over before."""
     operands = call.operands()
     terms, output = _einsum_terms(str(call.attribute("equation", "")), operands)
+    operands = _without_stretched(call, terms, operands)
     values: list[Value] = []
     for position, (term, value) in enumerate(zip(terms, operands, strict=True)):
         others = set(output).union(*(t for i, t in enumerate(terms) if i != position))
@@ -42,6 +43,25 @@ def einsum(call: Call) -> Value:
         order = tuple(terms[0].index(letter) for letter in output)
         return call.add(Transpose(order), values[0])
     return call.add(Einsum(",".join(terms) + "->" + output), *values)
+
+
+def _without_stretched(call: Call, terms: list[str], operands: Sequence[Value]) -> list[Value]:
+    """The operands without their dims of size 1 that have another size in another operand, which
+    are taken out of `terms`, too."""
+    sizes: dict[str, int] = {}
+    for term, value in zip(terms, operands, strict=True):
+        for letter, size in zip(term, value.type.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    left: list[Value] = []
+    for position, (term, value) in enumerate(zip(terms, operands, strict=True)):
+        shape = value.type.shape
+        dims = [i for i, letter in enumerate(term) if shape[i] == sizes[letter]]
+        kept = [dims.index(i) if i in dims else None for i in range(len(shape))]
+        if all(size == 1 for size, to in zip(shape, kept, strict=True) if to is None):
+            value = call.view(value, [shape[i] for i in dims], kept)
+            terms[position] = "".join(term[i] for i in dims)
+        left.append(value)
+    return left
 
 
 def _einsum_terms(equation: str, operands: Sequence[Value]) -> tuple[list[str], str]:
@@ -62,6 +82,11 @@ def _einsum_terms(equation: str, operands: Sequence[Value]) -> tuple[list[str], 
             letters = "".join(spare[:count][::-1])
             longest = max(longest, letters, key=len)
             terms[position] = term.replace("...", letters)
+        if len(terms[position]) != value.type.rank:
+            raise ImportModelError(
+                f"the term {term!r} of {equation!r} stands for {value.type}; expected a letter per "
+                "dim"
+            )
     if not arrow:
         letters = "".join(terms)
         free = sorted(c for c in set(letters) if letters.count(c) == 1 and c not in longest)
