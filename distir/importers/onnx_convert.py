@@ -66,6 +66,9 @@ class Conversion:
     """Per tensor of the file, the number of parameters made from it."""
     decided: set[Value] = field(default_factory=set[Value])
     """Inputs that only decide which branches are taken."""
+    unmade: dict[str, str] = field(default_factory=dict[str, str])
+    """Results that converters do not make, and which op of the file has them: nothing may read
+    them."""
     folded_bytes: int = 0
 
     def run(self, input_shapes: Mapping[str, tuple[int, ...]]) -> list[Value]:
@@ -92,8 +95,8 @@ class Conversion:
         self.run_nodes(nodes, env, self.model.opset, depth=0)
         outputs: list[Value] = []
         for name in graph.outputs:
-            value = self.resolve(env[name])
-            outputs.append(value)
+            self._check_made(name)
+            outputs.append(self.resolve(env[name]))
         return outputs
 
     def leaf(self, name: str, record: TensorRecord) -> OnnxEntry:
@@ -125,11 +128,15 @@ class Conversion:
                 for name, entry in zip(node.results, results, strict=False)
                 if name and entry is not None
             )
-            missing = [n for n in node.results[len(results) :] if n]
-            if missing:
-                raise UnsupportedOpError(
-                    f"{node.label}: its result {missing[0]!r} is not supported here"
-                )
+            self.unmade.update((n, node.label) for n in node.results if n and n not in env)
+
+    def _check_made(self, name: str) -> None:
+        """Raises `UnsupportedOpError` if a result that is read is one that a converter does not
+        make."""
+        if name in self.unmade:
+            raise UnsupportedOpError(
+                f"{self.unmade[name]}: its result {name!r} is not supported here"
+            )
 
     def _convert_in_context(
         self, node: NodeRecord, env: Mapping[str, OnnxEntry], opset: int, depth: int
@@ -151,6 +158,7 @@ class Conversion:
     ) -> Sequence[OnnxEntry | None]:
         missing = [name for name in node.operands if name and name not in env]
         if missing:
+            self._check_made(missing[0])
             raise ImportModelError(f"its operand {missing[0]!r} is not computed anywhere")
         entries = [env[name] if name else None for name in node.operands]
         key = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
@@ -413,7 +421,7 @@ class Conversion:
         for name, record in body.initializers.items():
             inner[name] = self.leaf(name, record)
         self.run_nodes(sorted_nodes(body, list(inner), body.outputs), inner, opset, depth + 1)
-        return [inner[name] for name in body.outputs]
+        return [inner.get(name) for name in body.outputs]
 
     def _call_function(
         self,

@@ -439,7 +439,8 @@ def layer_norm(draw: Draw, name: str) -> OneNode:
     if name == "LayerNormalization" and draw(st.booleans()):
         factors.append(_real(draw, shape[axis:]))
     attributes = {"axis": axis, "epsilon": 1e-2}
-    return OneNode(name, [_real(draw, shape), *factors], attributes, opset=23)
+    results = draw(st.integers(1, 3)) if name == "LayerNormalization" else 1
+    return OneNode(name, [_real(draw, shape), *factors], attributes, results=results, opset=23)
 
 
 @case("LpNormalization")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distir.errors import UnsupportedOpError
 from distir.importers.onnx import import_onnx
 from tests.importers.models import FLOAT, model, node
 
@@ -27,3 +28,13 @@ def test_transposed_convolutions_of_same_size_are_as_many_times_larger_as_their_
     nodes = [node("ConvTranspose", "x w", "y", strides=[2, 3], auto_pad=mode)]
     made = model({"x": (FLOAT, [2, 4, 5, 6])}, nodes, "y", {"w": np.ones((4, 3, 3, 2), np.float32)})
     assert import_onnx(made).outputs[0].type.shape == (2, 3, 10, 18)
+
+
+def test_results_that_are_not_supported_may_be_named_if_nothing_reads_them() -> None:
+    """As exporters write the positions of maxima."""
+    pool = node("MaxPool", "x", "p places", kernel_shape=[2])
+    made = model({"x": (FLOAT, [2, 3, 4])}, [pool, node("Relu", "p", "y")], "y")
+    assert import_onnx(made).outputs[0].type.shape == (2, 3, 3)
+    for nodes, results in (([pool], "p places"), ([pool, node("Neg", "places", "y")], "p y")):
+        with pytest.raises(UnsupportedOpError, match="MaxPool 'p': its result 'places'"):
+            import_onnx(model({"x": (FLOAT, [2, 3, 4])}, nodes, results))

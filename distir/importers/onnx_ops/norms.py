@@ -11,9 +11,9 @@ from distir.importers.onnx_ops.shapes import expanded
 from distir.ir.core import Value
 from distir.ir.types import DType, TensorType
 from distir.ops import norm
-from distir.ops.arithmetic import Abs, Add, Div, Mul, Sqrt
+from distir.ops.arithmetic import Abs, Add, Div, Mul, Reciprocal, Sqrt, Sub
 from distir.ops.base import normalize_axis
-from distir.ops.reduce import ReduceSum
+from distir.ops.reduce import ReduceMean, ReduceSum
 from distir.ops.tensor import Reshape
 
 
@@ -46,13 +46,23 @@ def _fitted(call: Call, position: int, shape: tuple[int, ...]) -> Value:
 
 
 @converts("LayerNormalization")
-def layer_normalization(call: Call) -> Value:
-    """LayerNormalization; the mean and deviation that ONNX returns too are not supported."""
-    axis = normalize_axis("LayerNormalization", int(call.attribute("axis", -1)), call.type().rank)
-    shape = call.type().shape[axis:]
-    op = norm.LayerNormalization(axis, float(call.attribute("epsilon", 1e-5)))
+def layer_normalization(call: Call) -> Sequence[Value]:
+    """LayerNormalization; and, where the file names them, the mean and the inverse of the
+    deviation."""
+    x = call.operand(0)
+    axis = normalize_axis("LayerNormalization", int(call.attribute("axis", -1)), x.type.rank)
+    shape = x.type.shape[axis:]
+    epsilon = float(call.attribute("epsilon", 1e-5))
     factors = [_fitted(call, position, shape) for position in (1, 2) if call.has(position)]
-    return call.add(op, call.operand(0), *factors)
+    normal = call.add(norm.LayerNormalization(axis, epsilon), x, *factors)
+    if not any(call.node.results[1:]):
+        return (normal,)
+    mean_of = ReduceMean(tuple(range(axis, x.type.rank)))
+    mean = call.add(mean_of, x)
+    centered = call.add(Sub(), x, mean)
+    variance = call.add(mean_of, call.add(Mul(), centered, centered))
+    shifted = call.add(Add(), variance, call.scalar(epsilon, x.type.dtype))
+    return (normal, mean, call.add(Reciprocal(), call.add(Sqrt(), shifted)))
 
 
 @converts(
