@@ -201,6 +201,8 @@ def einsum(draw: Draw, name: str) -> OneNode:
             ("...ij,...jk->...ik", ((1, 2, 3), (5, 3, 4))),
             ("...i,...ij->...j", ((6, 1, 3), (5, 3, 4))),
             ("...i,...j->...ij", ((1, 2), (1, 3))),
+            ("ij,jk,kl->il", ((2, 3), (3, 4), (4, 5))),
+            ("bi,bj,bk,ijk->bk", ((2, 3), (2, 4), (2, 5), (3, 4, 5))),
         ))
     )  # fmt: skip
     return OneNode(name, [_real(draw, s) for s in shapes], {"equation": equation})

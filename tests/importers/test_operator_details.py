@@ -7,7 +7,7 @@ import pytest
 
 from distir.errors import UnsupportedOpError
 from distir.importers.onnx import import_onnx
-from tests.importers.models import FLOAT, model, node
+from tests.importers.models import FLOAT, model, node, weights
 
 
 @pytest.mark.parametrize(("size", "scale"), [(5, 1.4), (10, 0.7), (20, 0.9), (10, 1.3)])
@@ -38,3 +38,12 @@ def test_results_that_are_not_supported_may_be_named_if_nothing_reads_them() -> 
     for nodes, results in (([pool], "p places"), ([pool, node("Neg", "places", "y")], "p y")):
         with pytest.raises(UnsupportedOpError, match="MaxPool 'p': its result 'places'"):
             import_onnx(model({"x": (FLOAT, [2, 3, 4])}, nodes, results))
+
+
+def test_products_of_several_operands_are_made_two_at_a_time() -> None:
+    """So that the work of a chain of matrices is that of its products, `(x · a) · b`."""
+    tables = {"a": weights(6, 7), "b": weights(7, 8)}
+    nodes = [node("Einsum", "x a b", "y", equation="ij,jk,kl->il")]
+    function = import_onnx(model({"x": (FLOAT, [5, 6])}, nodes, "y", tables))
+    works = [each.op.work(each.operand_types, each.result_types) for each in function.nodes]
+    assert sum(work.flops for work in works) == 2 * 5 * 6 * 7 + 2 * 5 * 7 * 8

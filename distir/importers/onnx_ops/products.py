@@ -27,7 +27,8 @@ def gemm(call: Call) -> Value:
 @converts("Einsum")
 def einsum(call: Call) -> Value:
     """Einsum with its ellipsis written out; dims of 1 that are stretched are dropped, and letters
-    that occur in one operand alone are summed over before."""
+    that occur in one operand alone are summed over before. Of several operands the first two are
+    multiplied first, as ONNX Runtime does."""
     operands = call.operands()
     terms, output = _einsum_terms(str(call.attribute("equation", "")), operands)
     operands = _without_stretched(call, terms, operands)
@@ -42,6 +43,11 @@ def einsum(call: Call) -> Value:
     if len(values) == 1:
         order = tuple(terms[0].index(letter) for letter in output)
         return call.add(Transpose(order), values[0])
+    while len(values) > 2:
+        left = {*output, *"".join(terms[2:])}
+        term = "".join(letter for letter in dict.fromkeys(terms[0] + terms[1]) if letter in left)
+        values[:2] = [call.add(Einsum(f"{terms[0]},{terms[1]}->{term}"), *values[:2])]
+        terms[:2] = [term]
     return call.add(Einsum(",".join(terms) + "->" + output), *values)
 
 
