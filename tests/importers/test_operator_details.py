@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from distir.errors import UnsupportedOpError
+from distir.execute.sequential import evaluate
 from distir.importers.onnx import import_onnx
 from tests.importers.models import FLOAT, model, node, weights
 
@@ -47,3 +50,29 @@ def test_products_of_several_operands_are_made_two_at_a_time() -> None:
     function = import_onnx(model({"x": (FLOAT, [5, 6])}, nodes, "y", tables))
     works = [each.op.work(each.operand_types, each.result_types) for each in function.nodes]
     assert sum(work.flops for work in works) == 2 * 5 * 6 * 7 + 2 * 5 * 7 * 8
+
+
+def _attended(operands: str, tables: dict[str, Any], **attributes: int) -> Any:
+    """Attention of 2 samples with 4 heads, of 3 rows to 5 columns."""
+    shapes = {"q": (2, 4, 3, 8), "k": (2, 4, 5, 8), "v": (2, 4, 5, 8)}
+    nodes = [node("Attention", f"q k v {operands}", "y", **attributes)]
+    made = model({n: (FLOAT, shape) for n, shape in shapes.items()}, nodes, "y", tables, opset=24)
+    rng = np.random.default_rng(0)
+    return evaluate(import_onnx(made), [rng.normal(size=shape) for shape in shapes.values()])[0]
+
+
+@pytest.mark.parametrize("is_causal", [0, 1])
+def test_attention_does_not_look_behind_the_lengths_of_keys(is_causal: int) -> None:
+    """The last of the rows of a causal mask is the one of the last key that is none of padding."""
+    lengths, rows, columns = np.asarray([3, 5]), np.arange(3)[:, None], np.arange(5)
+    last = lengths[:, None, None] - 1 - (2 - rows if is_causal else 0)
+    seen = (columns <= last)[:, None]
+    found = _attended("- - - lengths", {"lengths": lengths}, is_causal=is_causal)
+    np.testing.assert_allclose(found, _attended("seen", {"seen": seen}), rtol=1e-6)
+
+
+def test_attention_does_not_look_behind_a_mask_with_fewer_columns() -> None:
+    short = np.asarray([[1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]], np.bool_)
+    whole = np.concatenate([short, np.zeros((3, 1), np.bool_)], 1)
+    found, expected = (_attended("mask", {"mask": mask}) for mask in (short, whole))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

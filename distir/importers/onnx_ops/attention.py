@@ -14,10 +14,11 @@ from distir.ir.types import DType
 from distir.ops.activations import Tanh
 from distir.ops.arithmetic import Add, Mul, Sub
 from distir.ops.attention import FusedAttention
-from distir.ops.comparisons import Where
+from distir.ops.comparisons import Less, Where
 from distir.ops.linalg import MatMul
 from distir.ops.lookup import Gather
 from distir.ops.norm import Softmax
+from distir.ops.positions import Pad
 from distir.ops.tensor import Concat, Reshape, Scale, Transpose
 
 
@@ -34,7 +35,8 @@ def heads_apart(call: Call, x: Value, heads: int) -> Value:
 
 @converts("Attention")
 def attention(call: Call) -> Sequence[Value | None]:
-    """Attention, with past keys and values joined in front."""
+    """Attention, with past keys and values joined in front. A window is not applied, which a note
+    says."""
     heads, groups = (int(call.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
     query = heads_apart(call, call.operand(0), heads)
     key = heads_apart(call, call.operand(1), groups)
@@ -44,11 +46,21 @@ def attention(call: Call) -> Sequence[Value | None]:
         past = call.type(4).shape[2]
         key = call.add(Concat(2), call.operand(4), key)
         value = call.add(Concat(2), call.operand(5), value)
-    mask = _attention_mask(call, query.type.dtype) if call.has(3) else None
+    mask = _attention_mask(call, key.type.shape[2], query.type.dtype) if call.has(3) else None
+    is_causal = bool(call.attribute("is_causal", 0))
+    if call.has(6):
+        within = _within_lengths(call, query, key, is_causal)
+        mask, is_causal = within if mask is None else call.add(Add(), mask, within), False
+    for name in ("left_window_size", "right_window_size"):
+        if int(call.attribute(name, -1)) >= 0:
+            call.note(
+                f"attention reads the whole sequence; its {name} of {call.attribute(name):,} is "
+                "not applied"
+            )
     form = Scores(
         float(call.attribute("scale", 0.0)),
         float(call.attribute("softcap", 0.0)),
-        is_causal=bool(call.attribute("is_causal", 0)),
+        is_causal=is_causal,
         past=past,
     )
     result = attended(call, query, key, value, mask, form)
@@ -90,13 +102,41 @@ def attended(
     return call.add(FusedAttention(scale, is_causal), query, key, value, *masks)
 
 
-def _attention_mask(call: Call, dtype: DType) -> Value:
-    """The mask as a term of the scores: zero, or very negative."""
+_LOWEST = -3.4028234663852886e38
+"""What is added to scores of columns that a row does not see."""
+
+
+def _attention_mask(call: Call, columns: int, dtype: DType) -> Value:
+    """The mask as a term of the scores: zero, or very negative, as it is in columns behind those
+    that a mask with fewer has."""
     mask = call.operand(3)
-    if mask.type.dtype is not DType.BOOL:
+    if mask.type.dtype is DType.BOOL:
+        mask = _seen(call, mask, dtype)
+    missing = columns - mask.type.shape[-1]
+    if missing <= 0:
         return mask
-    lowest = call.scalar(-3.4028234663852886e38, dtype)
-    return call.add(Where(), mask, call.scalar(0.0, dtype), lowest)
+    before = (0,) * mask.type.rank
+    return call.add(Pad(before, (*before[1:], missing), _LOWEST), mask)
+
+
+def _seen(call: Call, allowed: Value, dtype: DType) -> Value:
+    """The term of the scores that is zero where it is allowed to look, else very negative."""
+    return call.add(Where(), allowed, call.scalar(0.0, dtype), call.scalar(_LOWEST, dtype))
+
+
+def _within_lengths(call: Call, query: Value, key: Value, is_causal: bool) -> Value:
+    """The term of the scores for samples whose keys have the lengths of operand 6: behind them is
+    padding, and the last row of a causal mask is the one of the last key."""
+    import numpy as np
+
+    batch, _, rows, _ = query.type.shape
+    dtype = call.type(6).dtype
+    ends = call.add(Reshape((batch, 1, 1, 1)), call.operand(6))
+    if is_causal:
+        behind = np.arange(1 - rows, 1)[:, None]
+        ends = call.add(Add(), ends, call.builder.constant(behind, dtype, "rows"))
+    columns = call.builder.constant(np.arange(key.type.shape[2]), dtype, "columns")
+    return _seen(call, call.add(Less(), columns, ends), query.type.dtype)
 
 
 def _shifted_causal_mask(
