@@ -7,6 +7,7 @@ not known, its result is a table without values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -36,6 +37,7 @@ from distir.importers.onnx_roles import Role, TensorRoles, is_uniform, is_wide
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
+from distir.ops.tensor import Expand
 
 MOST_FOLDED_BYTES = 256 << 20
 """Memory that all computed constants of one model may take together."""
@@ -311,16 +313,19 @@ class Conversion:
         known = {value: array for value, array in scratch.constants.items() if array is not None}
         for node in scratch.nodes:
             size = max((value.type.num_elements for value in node.results), default=0)
-            nbytes = sum(value.type.size_bytes for value in node.results)
-            if size > MOST_FOLDED_ELEMENTS or self.folded_bytes + nbytes > MOST_FOLDED_BYTES:
+            if size > MOST_FOLDED_ELEMENTS:
+                continue
+            is_repeated = isinstance(node.op, Expand)  # elements that repeat take no memory
+            nbytes = 0 if is_repeated else sum(value.type.size_bytes for value in node.results)
+            if self.folded_bytes + nbytes > MOST_FOLDED_BYTES:
                 continue
             if any(operand not in known for operand in node.operands):
                 continue
-            self.folded_bytes += nbytes
             with np.errstate(all="ignore"):
                 arrays = node.op.evaluate(*(known[operand] for operand in node.operands))
             for value, array in zip(node.results, arrays, strict=True):
                 known[value] = as_dtype(array, value.type.dtype).reshape(value.type.shape)
+                self.folded_bytes += _held_bytes(known[value])
         return known
 
     # --- lists of tensors ------------------------------------------------------------------------
@@ -478,6 +483,12 @@ def _declare_constant(builder: Builder, entry: OnnxConstant) -> Value:
     if entry.array is None:
         return builder.table(entry.name, entry.type.shape, entry.type.dtype)
     return builder.constant(entry.array, entry.type.dtype, entry.name)
+
+
+def _held_bytes(array: Array) -> int:
+    """The memory that the elements of an array take; those that only repeat others take none."""
+    sizes = zip(array.shape, array.strides, strict=True)
+    return int(array.itemsize) * math.prod(size for size, stride in sizes if stride)
 
 
 def _sizes(array: Array) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir.execute.sequential import evaluate
+from distir.importers import onnx_convert
 from distir.importers.onnx import read_onnx
 from distir.ops.lookup import ScatterND
 from distir.ops.tensor import Concat, Slice
@@ -155,3 +156,27 @@ def test_heads_that_are_written_in_two_stretches_can_be_split() -> None:
     function = read_onnx(made, tables=["zeros"]).function
     program = build_program(function, training=True, loss="mse")
     assert [axis.size for axis in program.blocks.head_axes] == [heads]
+
+
+def test_tables_of_places_take_no_more_memory_than_their_elements_that_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As exporters write them: numbers along each dim, spread over all dims and joined. Without
+    memory for what only repeats, later tables of a file are as well known as the first."""
+    table = int(np.prod(SHAPE)) * 3 * 8  # the joined one
+    monkeypatch.setattr(onnx_convert, "MOST_FOLDED_BYTES", 2 * table)
+    nodes, initializers = [node("MatMul", "x w", "y")], {"w": weights(8, 8)}
+    initializers["sizes"] = np.asarray(SHAPE)
+    initializers["last"] = np.asarray([-1])
+    for dim, size in enumerate(SHAPE):
+        initializers[f"n{dim}"] = np.arange(size).reshape([-1] + [1] * (2 - dim))
+        nodes += [
+            node("Expand", f"n{dim} sizes", f"spread{dim}"),
+            node("Unsqueeze", f"spread{dim} last", f"column{dim}"),
+        ]
+    nodes += [
+        node("Concat", "column0 column1 column2", "places", axis=-1),
+        node("ScatterND", "x places y", "z"),
+    ]
+    imported = read_onnx(model({"x": (FLOAT, SHAPE)}, nodes, "z", initializers))
+    assert not any(isinstance(each.op, ScatterND) for each in imported.function.nodes)
