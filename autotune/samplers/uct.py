@@ -37,6 +37,8 @@ anywhere."""
 
 STOP = "stop"
 """The decision that ends a list."""
+NOTHING = ""
+"""The word of a mesh axis of a user's own that splits nothing: another mesh is another value."""
 
 Decision = tuple[str, object]
 """A choice with its value, or with what is added to a list."""
@@ -50,7 +52,8 @@ def decisions_of(name: str, value: Value) -> Path:
     """The decisions that make a value of a choice: one, or for axis lists one per word."""
     if name != "axes":
         return ((name, value),)
-    words = ((f"{name} {user}", w) for user, own in parse_lists(value).items() for w in own)
+    lists = parse_lists(value).items()
+    words = ((f"{name} {user}", word) for user, own in lists for word in own or (NOTHING,))
     return (*words, (name, STOP))
 
 

@@ -51,6 +51,20 @@ def test_what_a_list_is_worth_on_one_mesh_is_tried_first_on_another() -> None:
         assert sampler.ask() == Strategy(tp=4, axes="tp=hidden,ffn")
 
 
+def test_meshes_that_split_alike_are_all_proposed() -> None:
+    """A mesh axis without words is told from others, and from none."""
+    texts = ["", "data:2=;model:2=", "data:2=;model:2=heads", "data:4=;model:2=heads"]
+    space = listed_space([Strategy(tp=tp, axes=text) for text in texts for tp in (4, 8)])
+    for seed in range(10):
+        sampler = UctSampler(space, seed)
+        proposed: list[Strategy | None] = []
+        for cost in range(space.count()):
+            proposed.append(strategy := sampler.ask())
+            assert strategy is not None
+            sampler.tell(strategy, float(cost))
+        assert set(proposed) == set(space.enumerate())
+
+
 def test_what_does_not_fit_ranks_behind_what_does() -> None:
     space = listed_space([Strategy(tp=tp) for tp in (1, 2, 4)])
     sampler = UctSampler(space, 0)
