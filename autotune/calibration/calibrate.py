@@ -205,7 +205,17 @@ def _fit(
         np.array([each.spread for each in chosen]),
         start,
         progress,
+        _limits_of(chosen),
     )
+
+
+def _limits_of(chosen: Sequence[Constant]) -> tuple[Vector, Vector]:
+    """The least and the largest logarithm of each constant relative to its prior."""
+    ends = np.array([each.limits for each in chosen]).reshape(-1, 2)
+    priors = np.array([each.prior for each in chosen])
+    with np.errstate(divide="ignore"):  # 0 has a logarithm of minus infinity
+        least, most = np.log(ends.T / priors)
+    return least, most
 
 
 def _constant_fit(
@@ -241,16 +251,18 @@ def _constant_fit(
     total = sum(by_source.values()) or 1.0
     shares = sorted(by_source.items(), key=lambda item: -item[1])
     best = np.argsort(-information)[:3]
+    low, high = (
+        constant.prior * math.exp(float(middle + deviations * deviation))
+        for deviations in (-HALF_WIDTH, HALF_WIDTH)
+    )
+    least, most = constant.limits
     return ConstantFit(
         name=constant.name,
         value=constant.prior * math.exp(float(middle)),
         prior=constant.prior,
         because=constant.because,
         fitted=True,
-        interval=(
-            constant.prior * math.exp(float(middle - HALF_WIDTH * deviation)),
-            constant.prior * math.exp(float(middle + HALF_WIDTH * deviation)),
-        ),
+        interval=(max(low, least), min(high, most)),
         without_sources=(min(others), max(others)),
         identified=told[constant.name],
         pinned_by=pinning_source(fitted, sources, column),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -28,6 +29,11 @@ class Constant:
     prior: float
     spread: float
     because: str
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest value that it can have."""
+        return _limits(self.name)
 
     def concerns(self, case: Case, stack: SoftwareStack) -> bool:
         """Whether a case could depend on it at all."""
@@ -75,9 +81,14 @@ def applied(
 
 def _limited(name: str, value: float) -> float:
     """The nearest value that a constant can have."""
+    least, most = _limits(name)
+    return min(max(value, least), most)
+
+
+def _limits(name: str) -> tuple[float, float]:
     if name.endswith(("efficiency", "fraction")):
-        return min(value, _MOST)
-    return max(value, 1.0) if name.endswith("order") else value
+        return 0.0, _MOST
+    return 1.0 if name.endswith("order") else 0.0, math.inf
 
 
 _MOST = 0.98

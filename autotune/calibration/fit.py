@@ -5,7 +5,8 @@ Minimised over the logarithms `x` of the constants relative to their priors:
     sum_i w_i · 2 s² (sqrt(1 + (r_i / s)²) - 1) / s²  +  sum_k (x_k / spread_k)²
 
 with `r_i` the logarithm of predicted over measured seconds, `s` the scale of what a good model
-leaves, and weights `w_i` by which all sources with enough rows count alike.
+leaves, and weights `w_i` by which all sources with enough rows count alike. Constants that have
+limits stay within them: beyond, predictions would not change.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +25,9 @@ __all__ = ["SCALE", "Fitted", "fit", "fit_linear", "row_weights"]
 
 SCALE = 0.06
 """What a good model leaves: repeats of one run differ by 3 to 4 %, software releases by 8 %."""
+
+Limits: TypeAlias = "tuple[Vector, Vector]"
+"""The least and the largest `x`."""
 
 ROWS_PER_SOURCE = 10
 """The rows that a source counts as; a source with fewer rows counts as those it has."""
@@ -43,6 +48,7 @@ class Fitted:
     jacobian: Vector
     weights: Vector
     spreads: Vector
+    limits: Limits | None = None
 
     @property
     def robust_weights(self) -> Vector:
@@ -88,6 +94,7 @@ def fit(
     spreads: Vector,
     start: Vector,
     progress: Callable[[str], None] = lambda _: None,
+    limits: Limits | None = None,
 ) -> Fitted:
     """The best constants. `residuals(x)` are the logarithms of predicted over measured, and
     `jacobian(x, residuals(x))` their derivatives."""
@@ -96,7 +103,7 @@ def fit(
     j, exact = jacobian(x, r), True
     for step in range(MOST_STEPS):
         progress(f"step {step}: {loss:.1f}")
-        moved, tried, reached = _step(residuals, x, r, j, loss, weights, spreads)
+        moved, tried, reached = _step(residuals, x, r, j, loss, weights, spreads, limits)
         gained, was_exact = loss - reached, exact
         if gained > 0:
             j, exact = _with_secant(j, moved - x, tried - r), False
@@ -105,7 +112,7 @@ def fit(
             if was_exact:
                 break
             j, exact = jacobian(x, r), True
-    return Fitted(x, r, j if exact else jacobian(x, r), weights, spreads)
+    return Fitted(x, r, j if exact else jacobian(x, r), weights, spreads, limits)
 
 
 def _step(
@@ -116,10 +123,11 @@ def _step(
     loss: float,
     weights: Vector,
     spreads: Vector,
+    limits: Limits | None,
 ) -> tuple[Vector, Vector, float]:
     """The first point on the way to the best of the linear model that is better, with its residuals
     and loss; where none is, the point itself."""
-    target = fit_linear(x, r, j, weights, spreads)
+    target = fit_linear(x, r, j, weights, spreads, limits)
     for length in STEP_LENGTHS:
         moved = x + length * (target - x)
         tried = residuals(moved)
@@ -136,17 +144,30 @@ def _with_secant(jacobian: Vector, step: Vector, change: Vector) -> Vector:
 
 
 def fit_linear(
-    x: Vector, residuals: Vector, jacobian: Vector, weights: Vector, spreads: Vector
+    x: Vector,
+    residuals: Vector,
+    jacobian: Vector,
+    weights: Vector,
+    spreads: Vector,
+    limits: Limits | None = None,
 ) -> Vector:
-    """The best constants if residuals were linear: `residuals + jacobian (x' - x)`."""
+    """The best constants if residuals were linear: `residuals + jacobian (x' - x)`. Those at a
+    limit beyond which it would be better stay there, and the others make the best of that (Newton
+    steps that are projected; Bertsekas 1982)."""
     best, r = x, residuals
+    least, most = limits or (np.full(len(x), -np.inf), np.full(len(x), np.inf))
     for _ in range(50):
         w = weights * _weights_of(r)
         gradient = jacobian.T @ (w * r) / SCALE**2 + best / spreads**2
-        step = np.linalg.solve(_hessian(jacobian, w, spreads), -gradient)
-        best = best + step
+        held = ((best <= least) & (gradient > 0)) | ((best >= most) & (gradient < 0))
+        free = np.flatnonzero(~held)
+        hessian = _hessian(jacobian, w, spreads)[np.ix_(free, free)]
+        moved = best.copy()
+        moved[free] -= np.linalg.solve(hessian, gradient[free])
+        moved = np.clip(moved, least, most)
+        step, best = moved - best, moved
         r = residuals + jacobian @ (best - x)
-        if np.abs(step).max() < 1e-6:
+        if np.abs(step).max(initial=0.0) < 1e-6:
             break
     return best
 

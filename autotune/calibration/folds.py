@@ -68,6 +68,7 @@ def fit_to(fitted: Fitted, cases: Sequence[Case], seen: Mask) -> Vector:
         fitted.jacobian[seen],
         row_weights([case for case, is_seen in zip(cases, seen, strict=True) if is_seen]),
         fitted.spreads,
+        fitted.limits,
     )
 
 

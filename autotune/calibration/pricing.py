@@ -88,9 +88,11 @@ def jacobian(
     `[rows, constants]`. Rows that cannot depend on a constant are not priced again."""
     found = np.zeros((len(rows), len(constants)))
     for column, constant in enumerate(constants):
-        moved = {**values, constant.name: values[constant.name] * math.exp(-STEP)}
+        value, (least, _) = values[constant.name], constant.limits
+        step = -STEP if value * math.exp(-STEP) >= least else STEP  # predictions end to change there
+        moved = {**values, constant.name: value * math.exp(step)}
         for index, row in enumerate(rows):
             if constant.concerns(row.case, row.stack):
                 measured = row.case.measured.seconds or math.nan
-                found[index, column] = (at[index] - math.log(row.seconds(moved) / measured)) / STEP
+                found[index, column] = (math.log(row.seconds(moved) / measured) - at[index]) / step
     return found

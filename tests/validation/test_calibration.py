@@ -4,6 +4,7 @@ is refused. The runs are made by the simulator itself."""
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,44 @@ def test_a_source_that_was_left_out_is_predicted_by_the_other(made: list[Case]) 
     for source in found.sources.values():
         assert source.unseen_mape >= source.mape - 0.01
         assert source.rows == len(RUNS) / 2
+
+
+@pytest.mark.parametrize("quicker", [0.7, 0.9])
+def test_runs_quicker_than_any_efficiency_allows_are_fitted_at_its_limit(
+    made: list[Case], quicker: float, tmp_path: Path
+) -> None:
+    """What is reported and written is what the fit was made with, and no fraction is above 1."""
+    priced, _ = price(made)
+    best = {"product_efficiency": 0.98}
+    rows = [
+        replace(row.case, measured=replace(row.case.measured, seconds=quicker * row.seconds(best)))
+        for row in priced
+    ]
+    found = calibrate(rows, constants("product_efficiency"))
+    (constant,) = found.constants
+    assert constant.fitted
+    assert constant.value == pytest.approx(0.98)
+    assert constant.interval is not None
+    assert constant.without_sources is not None
+    assert max(*constant.interval, *constant.without_sources) <= 0.98 + 1e-9
+    assert found.residuals == pytest.approx(-math.log(quicker))
+    path = tmp_path / "lab.toml"
+    path.write_text(stack_text(found, load_stack("megatron"), "lab", "runs.csv"))
+    assert load_stack(path).product_efficiency == 0.98
+
+
+def test_the_others_make_the_best_of_a_constant_at_its_limit() -> None:
+    """As if it were not to be fitted."""
+    jacobian = np.array([[1.0, 0.5], [0.2, 1.0], [0.6, 0.6], [1.0, 0.0]])
+    residuals, weights, spreads = np.full(4, -0.3), np.ones(4), np.ones(2)
+    limits = np.array([-np.inf, -np.inf]), np.array([0.05, np.inf])
+    start = np.zeros(2)
+    found = fit_linear(start, residuals, jacobian, weights, spreads, limits)
+    assert fit_linear(start, residuals, jacobian, weights, spreads)[0] > 0.05
+    assert found[0] == 0.05
+    left = residuals + jacobian[:, 0] * 0.05
+    alone = fit_linear(start[1:], left, jacobian[:, 1:], weights, spreads[1:])
+    assert found[1] == pytest.approx(alone[0], abs=1e-5)
 
 
 def test_what_the_rows_cannot_tell_is_kept(made: list[Case]) -> None:
