@@ -369,7 +369,6 @@ class _Search:
         quickest = _quickest(time, begins)[which]
         part = replace(
             part,
-            stage=Stage.RELAXED,
             bounds=part.bounds.joined(
                 replace(size, seconds=time.seconds[quickest], slowed_by=time.slowed_by[quickest])
             ),
@@ -381,9 +380,8 @@ class _Search:
             rows = np.flatnonzero(together == number)
             every, row = self._unfolded(part.taken(rows))
             inside = np.arange(len(row)) - np.searchsorted(row, row)
-            yield self._left(
-                replace(every, bounds=every.bounds.joined(time.taken(begin[rows][row] + inside)))
-            )
+            bounds = every.bounds.joined(time.taken(begin[rows][row] + inside))
+            yield self._left(replace(every, stage=Stage.RELAXED, bounds=bounds))
 
     def _order(self, part: Part) -> Indices:
         """The order in which strategies are looked at: the most promising ones first; or, if all

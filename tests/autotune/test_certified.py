@@ -24,7 +24,7 @@ from autotune.objectives import Objective
 from autotune.problem import Problem
 from autotune.study.trial import Trial, rank
 from autotune.testing import toy_problem
-from distir.cost import load_stack
+from distir.cost import load_cluster, load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
 from distir.simulation.bounds import Bounds
@@ -284,6 +284,23 @@ def test_where_bounds_rule_everything_out_what_misses_by_least_is_told_all_the_s
     said = " ".join(capsys.readouterr().out.split())
     assert f"Nothing fits. Closest: {proof.closest.label}, out of memory" in said
     assert "What would help: the model's state" in said
+
+
+@pytest.mark.parametrize("memory", [1.5e7, 2e7, 3e7])
+def test_what_misses_by_least_is_in_the_space_whatever_bound_rules_it_out(memory: float) -> None:
+    """Beginnings of strategies are ruled out, too: what orders their work is not chosen yet, and
+    what comes first elsewhere in the space need not be allowed behind them."""
+    cluster = load_cluster("dgx2-v100", 4)
+    cluster = replace(cluster, device=replace(cluster.device, memory_bytes=memory))
+    space = {"extends": "small", "tp": 1, "pp": [1, 2], "schedule": "gpipe"}
+    problem = load_problem("mlp-4x1024", cluster, batch_size=8, space=space, stack="ideal")
+    objective = problem.objective("throughput")
+    proof = certified_so(False, problem, objective)
+    assert proof.best is None
+    assert proof.closest is not None
+    closest = evaluate_grid(problem.space, objective).closest
+    assert closest is not None
+    assert proof.closest.strategy == closest.strategy
 
 
 def test_an_interrupt_while_the_closest_is_looked_for_keeps_the_proof(
