@@ -57,6 +57,8 @@ class Taken(NamedTuple):
 
 
 Products: TypeAlias = "dict[Shape, Taken]"
+Factors: TypeAlias = "dict[Shape, float]"
+"""By product how much longer it takes than the cost model says."""
 
 
 def products_of_runs(
@@ -70,16 +72,18 @@ def products_of_runs(
     timed = [row for row in rows if row.case.measured.seconds is not None]
     device = one_device(timed)
     families = _families(timed, values)
-    taken = dict[Shape, Taken]()
+    modelled = dict[Shape, Taken]()
     for _, products in families:
-        taken.update(products)
+        modelled.update(products)
+    factors = dict.fromkeys(modelled, 1.0)
     for turn in range(TURNS):
         for number, (own, products) in enumerate(families):
-            factor = _factor(own, {shape: taken[shape] for shape in products}, values, device)
-            taken.update({shape: taken[shape].times(factor) for shape in products})
+            known = {shape: factors[shape] for shape in products}
+            factor = _factor(own, modelled, known, values, device)
+            factors.update(_times(known, factor))
             progress(f"turn {turn + 1}, {number + 1} of {len(families)}: x {factor:.2f}")
     software = sorted({row.case.software.name for row in timed})
-    return _table(device, "; ".join(software), taken)
+    return _table(device, "; ".join(software), _taken(modelled, factors))
 
 
 def one_device(rows: Sequence[Priced]) -> str:
@@ -111,19 +115,35 @@ def _families(
 
 
 def _factor(
-    rows: Sequence[Priced], taken: Products, values: Mapping[str, float], device: str
+    rows: Sequence[Priced],
+    modelled: Products,
+    known: Factors,
+    values: Mapping[str, float],
+    device: str,
 ) -> float:
-    """How much longer the products of a family take than is taken of them so far."""
+    """How much longer the products of a family take than is known of them so far."""
 
     def off(logarithm: float) -> float:
-        factor = math.exp(logarithm)
-        table = _table(device, "", {shape: each.times(factor) for shape, each in taken.items()})
+        table = _table(device, "", _taken(modelled, _times(known, math.exp(logarithm))))
         return median(
             math.log(with_products(row, table).seconds(values) / (row.case.measured.seconds or 1.0))
             for row in rows
         )
 
     return math.exp(_root(off, math.log(MOST_FACTOR)))
+
+
+def _times(factors: Factors, factor: float) -> Factors:
+    """Factors of products that take longer by a further one, within `MOST_FACTOR`."""
+    return {
+        shape: min(max(each * factor, 1 / MOST_FACTOR), MOST_FACTOR)
+        for shape, each in factors.items()
+    }
+
+
+def _taken(modelled: Products, factors: Factors) -> Products:
+    """The products that have factors, longer by these than the cost model says."""
+    return {shape: modelled[shape].times(factor) for shape, factor in factors.items()}
 
 
 @dataclass(slots=True)

@@ -85,6 +85,19 @@ def test_runs_whose_products_are_not_in_the_table_are_predicted_as_without_it() 
     assert off(longer[0], table) == off(longer[0], None)
 
 
+@pytest.mark.parametrize("longer", [30.0, 1 / 30])
+def test_products_take_at_most_four_times_what_the_cost_model_says(longer: float) -> None:
+    """However far off runs are, as times in another unit are."""
+    planned, _ = price([case(**run) for run in RUNS[:2]])
+    right, wrong = (
+        products_of_runs([_took(row, times * row.seconds({})) for row in planned], {})
+        for times in (1.0, longer)
+    )
+    most = 4.0 if longer > 1 else 1 / 4.0
+    for one, other in zip(right.points, wrong.points, strict=True):
+        assert other.seconds / one.seconds == pytest.approx(most, rel=0.01)
+
+
 def test_runs_on_two_kinds_of_devices_make_no_table() -> None:
     both, _ = price([case(), case(hardware="H100")])
     with pytest.raises(DistirError, match="one kind of device"):
