@@ -28,6 +28,7 @@ from distir.rules.memory import (
     keeping_is_for_training,
     kept_activations_are_gathered,
     kept_parameters_are_gathered,
+    offload_is_for_training,
     zero_degree_holds_experts,
 )
 from distir.rules.splitting import ep_divides, etp_has_experts
@@ -390,9 +391,9 @@ class _Domains:
         return [each for each in wanted if is_gathered(str(each))] or ("none",)
 
     def offload(self) -> Sequence[Value]:
-        if not self._training:
-            return ("",)
-        return self.chosen.values_of("offload", offloadings())
+        wanted = self.chosen.values_of("offload", offloadings())
+        suited = [each for each in wanted if not offload_is_for_training(self.workload, str(each))]
+        return suited or ("",)
 
     def sync_every(
         self,

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import distir
-from autotune import load_problem, tune
+from autotune import certify, load_problem, tune
 from autotune.problem import model_as_run
 from distir import DistirError, Workload
 from distir.cost import MeasuredProduct, MeasuredProducts, load_stack
@@ -78,6 +78,20 @@ def test_what_is_about_training_is_refused_in_inference(stated: dict[str, Any], 
     with pytest.raises(DistirError, match=said):
         load_problem("mlp-xs", devices=2, mode="inference", **stated)
     load_problem("mlp-xs", devices=2, **stated)
+
+
+def test_parameters_may_rest_on_the_host_in_inference() -> None:
+    """Alone: what training keeps beside them is not there."""
+    every: dict[str, Any] = {"mode": "inference", "devices": 2}
+    stated = load_problem("mlp-xs", **every, space="small", offload="parameters").space
+    assert stated.values("offload") == ("parameters",)
+    for listed in ("all", ["none", "parameters", "optimizer", "parameters,activations"]):
+        problem = load_problem("mlp-xs", **every, space={"extends": "small", "offload": listed})
+        assert problem.space.values("offload") == ("", "parameters")
+    problem = load_problem("mlp-xs", **every, space={"extends": "small", "offload": "all"})
+    best = certify(problem, problem.objective("memory")).best
+    assert best is not None
+    assert best.strategy.offload == "parameters"
 
 
 def test_what_no_strategy_of_the_space_has_is_refused() -> None:
