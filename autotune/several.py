@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.objectives.aims import aims_in
+from autotune.objectives.aims import Aim, aims_in
 from autotune.objectives.objective import Objective
 from distir.errors import DistirError
 from distir.metrics import find_metric
@@ -26,7 +26,7 @@ def objective_of_several(
             "throughput,memory=minimize"
         )
     aims = aims_in(objectives)
-    first, *others = aims
+    first = aims[0]
     if isinstance(goal.objective, str) and find_metric(goal.objective) is not None:
         if goal.objective not in (type(goal).objective, first.metric):
             raise DistirError(
@@ -38,6 +38,7 @@ def objective_of_several(
         made = next(needy, each[0])  # whose simulator tells what the others need, too
     else:
         made = problem.objective(goal.objective)
+    first, *others = (_as_it_says(aim, made) for aim in aims)
     return replace(
         made,
         name=",".join(aim.metric for aim in aims) if made.trusted else made.name,
@@ -45,6 +46,12 @@ def objective_of_several(
         direction=first.direction,
         others=tuple(others),
     )
+
+
+def _as_it_says(aim: Aim, objective: Objective) -> Aim:
+    """An aim with the direction that an objective says of its own metric, if nobody states one."""
+    own = aim.metric == objective.metric and not aim.direction
+    return replace(aim, direction=objective.direction) if own else aim
 
 
 def _needs_something(metric: str) -> bool:

@@ -61,6 +61,29 @@ def test_every_trial_is_covered_by_the_front_and_no_plan_of_the_front_by_another
     assert front.share is None or 0 < front.share <= 1
 
 
+class Scored:
+    """A plug-in that says what counts, and in which direction."""
+
+    metric, direction = "score", "maximize"
+
+    def __call__(self, strategy: Strategy) -> dict[str, float]:
+        return {"score": float(strategy.tp), "size": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("stated", "maximized"),
+    [
+        ("score,size", ["score"]),
+        ("size,score", ["score"]),
+        ("score=minimize,size=maximize", ["size"]),
+    ],
+)
+def test_a_plug_in_says_the_direction_of_its_own_metric(stated: str, maximized: list[str]) -> None:
+    asked = Search(objective=Scored(), objectives=stated, sampler="random", isolate=False)
+    aims = asked.over(toy_problem()).aims
+    assert [aim.metric for aim in aims if aim.maximize] == maximized
+
+
 def test_optuna_has_the_same_front() -> None:
     found = searched("tpe", 30)
     assert found.pareto is not None
