@@ -118,10 +118,11 @@ class Grid:
         )
 
     def regret(self, trial: Trial | None) -> float | None:
-        """The fraction that `trial` loses against the best of the grid."""
+        """The fraction that `trial` loses against the best of the grid; 0 where it is better, which
+        it may be as long as the grid is not complete."""
         if trial is None or trial.cost is None or self.best is None or self.best.cost is None:
             return None
-        return regret(trial.cost, self.best.cost)
+        return regret(max(trial.cost, self.best.cost), self.best.cost)
 
     def rank(self, trial: Trial | None) -> int | None:
         """Place of `trial` in the grid: 1 if nothing is better. Equal costs share a place."""

@@ -32,7 +32,7 @@ from autotune.exhaustive.chunks import (
     stretches,
 )
 from autotune.exhaustive.collect import Collector, second_metric
-from autotune.exhaustive.grid import Grid, evaluate_grid
+from autotune.exhaustive.grid import Grid, evaluate_grid, grid_of
 from autotune.jobs import chunks_in_processes
 from autotune.objectives import Evaluation, Objective
 from autotune.objectives.columns import Evaluations
@@ -207,6 +207,19 @@ def test_a_metric_that_the_simulator_does_not_give_is_refused() -> None:
     with pytest.raises(DistirError, match="unknown metric 'speed'"):
         problem.objective("throughput", metric="speed")
     assert not problem.objective("throughput", metric="iteration_seconds").maximize
+
+
+def test_what_is_better_than_an_interrupted_grid_loses_nothing() -> None:
+    problem = toy_problem()
+    objective = problem.objective("throughput")
+    grid = evaluate_grid(problem.space, objective)
+    assert grid.best is not None
+    assert grid.best.cost is not None
+    others = [each for each in grid.ranked if each.cost != grid.best.cost]
+    part = grid_of(others, objective)
+    assert part.regret(grid.best) == 0.0
+    assert part.rank(grid.best) == 1
+    assert grid.regret(part.best) == pytest.approx(1 - (others[0].cost or 0.0) / grid.best.cost)
 
 
 def test_an_interrupt_keeps_what_was_evaluated() -> None:
