@@ -89,7 +89,8 @@ def jacobian(
     found = np.zeros((len(rows), len(constants)))
     for column, constant in enumerate(constants):
         value, (least, _) = values[constant.name], constant.limits
-        step = -STEP if value * math.exp(-STEP) >= least else STEP  # predictions end to change there
+        # Below the least value predictions do not change.
+        step = -STEP if value * math.exp(-STEP) >= least else STEP
         moved = {**values, constant.name: value * math.exp(step)}
         for index, row in enumerate(rows):
             if constant.concerns(row.case, row.stack):
