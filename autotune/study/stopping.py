@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +44,9 @@ class Within:
         left = None if best is None else self.expect(study)
         if best is None or best.cost is None or left is None:
             return None
-        gain = max(0.0, (best.cost - left.cost) / abs(best.cost)) if best.cost else 0.0
+        gain = max(0.0, best.cost - left.cost)
+        if gain:  # of nothing, whatever is better is better by any fraction
+            gain = gain / abs(best.cost) if best.cost else math.inf
         if gain > self.fraction:
             return None
         return Stopped(

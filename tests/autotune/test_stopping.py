@@ -159,3 +159,16 @@ def test_a_space_too_large_to_simulate_is_refused_at_once(monkeypatch: pytest.Mo
     monkeypatch.setattr("autotune.prospects.remaining.MOST_SIMULATED", 10)
     with pytest.raises(DistirError, match="can only be said by a sampler"):
         searched(always_one, sampler="tpe", stop_within=0.05)
+
+
+def test_a_best_of_nothing_can_still_be_better_by_any_fraction() -> None:
+    def made(space: SearchSpace, seed: int) -> Expecting:
+        return Expecting(space, seed, [-5.0] * 7)
+
+    def always_nothing(strategy: Strategy) -> float:
+        return 0.0
+
+    found = searched(always_nothing, sampler=made, trials=7, stop_within=0.5)
+    assert found.stopped is not None
+    assert found.stopped.reason == "trials"
+    assert len(found.trials) == 7
