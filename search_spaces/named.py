@@ -65,7 +65,7 @@ class Searched:
 
     name: str
     values: Mapping[str, Allowed] = field(default_factory=dict[str, Allowed])
-    listed: tuple[str, ...] = ()
+    listed: tuple[str, ...] = field(default=(), repr=False)
     """Dimensions whose values a user's file lists one by one."""
 
     def allowed(self, name: str) -> Allowed:
