@@ -363,7 +363,7 @@ def _has_copies(places: Collection[int], cuts: Iterable[int], chain: _Chain) -> 
 
 
 def _copies(runs: Iterable[Sequence[Node]], chain: _Chain, number: int = 2) -> list[Sequence[Node]]:
-    """The runs that do several things with weights and of which there are so many or more, at
+    """The runs that do several things with weights, if at least `number` of them do the same, at
     whatever sizes."""
     products = [run for run in runs if len(ops_with_weights(run, chain.roles)) > 1]
     kinds = [tuple(type(node.op) for node in run) for run in products]

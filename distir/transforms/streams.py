@@ -131,8 +131,8 @@ def _repeats(node: Node, operand: Value) -> bool:
 
 
 def _last_to_join(nodes: Sequence[Node], counted: Collection[Value], number: int) -> Node:
-    """The last op that reads so many of these values, or the last of all: behind it, fewer may be
-    live than where all streams go on."""
+    """The last op that reads at least `number` of these values, or the last of all: behind it,
+    fewer may be live than where all streams go on."""
     for node in reversed(nodes):
         if sum(value in counted for value in {*node.operands}) >= number:
             return node

@@ -461,7 +461,8 @@ def scenarios(
     functions: st.SearchStrategy[Function] = models,
     sync_every: Sequence[int] = (1,),
 ) -> Scenario:
-    """Any plan of any model on any cluster, in which replicas synchronise every so many steps."""
+    """Any plan of any model on any cluster, in which replicas synchronise as often as
+    one of `sync_every` says."""
     strategy = Strategy(
         dp=draw(st.integers(1, 4)),
         tp=draw(st.sampled_from([1, 1, 2, 3, 4])),

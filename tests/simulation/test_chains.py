@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -23,6 +23,19 @@ from tests.slow import shares
 Chain = Sequence[tuple[tuple[Pass, ...], int]]
 
 
+def instruction(
+    stream: str | None,
+    seconds: Any,
+    reads: Sequence[str],
+    writes: Sequence[str],
+    label: str,
+    **others: Any,
+) -> Instruction:
+    """An instruction on values that go by names."""
+    read, written = (cast("Any", tuple(names)) for names in (reads, writes))
+    return Instruction(stream, seconds, read, written, label, **others)
+
+
 def run_chain(chain: Chain) -> ChainCost:
     """Nothing takes time to launch."""
     return ChainScheduler(max).run(BlockChain(chain))
@@ -30,9 +43,9 @@ def run_chain(chain: Chain) -> ChainCost:
 
 def test_links_are_late_along_their_last_collective() -> None:
     """What is gathered may end with a view of a part of it, which is on no stream."""
-    gather = Instruction("dp", 9.0, ("a",), ("b",), "gather")  # type: ignore[arg-type]
-    view = Instruction(None, 0.0, ("b",), ("c",), "part")  # type: ignore[arg-type]
-    op = Instruction(COMPUTE, 1.0, ("in",), ("out",), "op")  # type: ignore[arg-type]
+    gather = instruction("dp", 9.0, ("a",), ("b",), "gather")
+    view = instruction(None, 0.0, ("b",), ("c",), "part")
+    op = instruction(COMPUTE, 1.0, ("in",), ("out",), "op")
     each = Pass((op,), ("in",), ("out",), gathers=(gather, view))
     cost = run_chain([((each,), 2)]).cost
     assert cost.seconds == 18
@@ -55,7 +68,7 @@ def passes(draw: st.DrawFn) -> Pass:
         reads = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
         names = [f"value {index}", f"also {index}"][: draw(st.integers(1, 2))]
         seconds = draw(durations) if stream else 0.0
-        instructions.append(Instruction(stream, seconds, tuple(reads), tuple(names), "op"))  # type: ignore[arg-type]
+        instructions.append(instruction(stream, seconds, tuple(reads), tuple(names), "op"))
         known += names
     leaving = st.lists(st.sampled_from(known), min_size=BORDER, max_size=BORDER)
     return Pass(tuple(instructions), inputs, tuple(draw(leaving)))
@@ -151,16 +164,16 @@ def test_shares_add_up(chain: Chain) -> None:
 
 
 def test_equal_blocks_are_not_walked_once_they_are_in_step() -> None:
-    one = Instruction(COMPUTE, 2.0, (), ("a",), "op")  # type: ignore[arg-type]
-    two = Instruction("tp", 1.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
+    one = instruction(COMPUTE, 2.0, (), ("a",), "op")
+    two = instruction("tp", 1.0, ("a",), ("b",), "AllReduce")
     found = run_chain([((Pass((one, two), (), ("b",)),), 10**9)])
     assert found.cost.seconds == 2e9 + 1
 
 
 def test_a_stream_that_waits_for_nothing_gets_in_step_too() -> None:
     """Since when other streams have been free is no matter once there are no others."""
-    one = Instruction("tp", 2.0, (), ("a",), "AllGather")  # type: ignore[arg-type]
-    two = Instruction(COMPUTE, 2.0, ("a",), ("b",), "op")  # type: ignore[arg-type]
+    one = instruction("tp", 2.0, (), ("a",), "AllGather")
+    two = instruction(COMPUTE, 2.0, ("a",), ("b",), "op")
     found = run_chain([((Pass((one, two), (), ("b",)),), 10**9)])
     assert found.cost.seconds == 2e9 + 2
 
@@ -211,10 +224,10 @@ def test_many_chains_at_once_cost_what_each_costs_alone(
 def test_chains_wait_for_what_another_stream_has_made_in_them() -> None:
     """What the next block reads is made last by a collective in the first chain, and by compute in
     the other."""
-    compute = Instruction(COMPUTE, many([1.0, 3.0]), ("in",), ("a",), "op")  # type: ignore[arg-type]
-    collective = Instruction("tp", 2.0, ("in",), ("b",), "AllReduce")  # type: ignore[arg-type]
-    either = Instruction(None, 0.0, ("b", "a"), ("c",), "view")  # type: ignore[arg-type]
-    after = Instruction(COMPUTE, 1.0, ("c",), ("d",), "op")  # type: ignore[arg-type]
+    compute = instruction(COMPUTE, many([1.0, 3.0]), ("in",), ("a",), "op")
+    collective = instruction("tp", 2.0, ("in",), ("b",), "AllReduce")
+    either = instruction(None, 0.0, ("b", "a"), ("c",), "view")
+    after = instruction(COMPUTE, 1.0, ("c",), ("d",), "op")
     passes = (
         Pass((compute, collective, either), ("in",), ("c",)),
         Pass((after,), ("c",), ("d",)),
@@ -225,9 +238,9 @@ def test_chains_wait_for_what_another_stream_has_made_in_them() -> None:
 
 def test_chains_wait_for_what_only_the_first_copies_of_a_pattern_hand_on() -> None:
     """What a collective makes before a pattern is handed on by its first copy, and by no other."""
-    makes = Instruction("tp", 2.0, ("in",), ("made",), "AllReduce")  # type: ignore[arg-type]
-    plain = Instruction(COMPUTE, 0.0, (), ("y",), "op")  # type: ignore[arg-type]
-    reads = Instruction(COMPUTE, 1.0, ("y",), (), "op")  # type: ignore[arg-type]
+    makes = instruction("tp", 2.0, ("in",), ("made",), "AllReduce")
+    plain = instruction(COMPUTE, 0.0, (), ("y",), "op")
+    reads = instruction(COMPUTE, 1.0, ("y",), (), "op")
     before, after = Pass((makes,), ("in", "in 2"), ("in", "made")), Pass((reads,), ("y", "z"), ())
     copies = Pass((plain,), ("x", "late"), ("late", "x"))
     lengths = np.array([1.0, 2.0])
@@ -323,9 +336,9 @@ def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
 
 
 def test_repeated_patterns_may_split_anywhere() -> None:
-    one = Instruction(COMPUTE, 2.0, ("in",), ("a",), "op")  # type: ignore[arg-type]
-    two = Instruction("tp", 3.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
-    three = Instruction(COMPUTE, 1.0, (), (), "op")
+    one = instruction(COMPUTE, 2.0, ("in",), ("a",), "op")
+    two = instruction("tp", 3.0, ("a",), ("b",), "AllReduce")
+    three = instruction(COMPUTE, 1.0, (), (), "op")
     each = Pass((one, two, three), ("in",), ("b",))
     whole = run_chain([((each,), 7)])
     parts = run_chain([((each,), 3), ((each, each), 2)])
@@ -334,7 +347,7 @@ def test_repeated_patterns_may_split_anywhere() -> None:
 
 def test_a_chain_lasts_no_less_than_its_launches() -> None:
     """A block computes 2 s and is launched in 3 s: of five, the first is computed after 3 s."""
-    one = Instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
+    one = instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
     found = ChainScheduler(max).run(BlockChain([((Pass((one,), (), ()),), 5)], [[4.0]]))
     assert (found.cost.seconds, found.cost.compute) == (15.0, 15.0)
     assert found.settled == 3.0 + 5 * 4.0
@@ -343,8 +356,8 @@ def test_a_chain_lasts_no_less_than_its_launches() -> None:
 def test_the_host_runs_ahead() -> None:
     """4 s on the device and 1 s to launch, then 1 s and 3 s: neither 8 s of the larger ones nor 9 s
     of all, but the 5 s of the device."""
-    long = Instruction(COMPUTE, 4.0, (), (), "op", launch_seconds=1.0)
-    short = Instruction(COMPUTE, 1.0, (), (), "op", launch_seconds=3.0)
+    long = instruction(COMPUTE, 4.0, (), (), "op", launch_seconds=1.0)
+    short = instruction(COMPUTE, 1.0, (), (), "op", launch_seconds=3.0)
     assert run_chain([((Pass((long, short), (), ()),), 1)]).cost.seconds == 5.0
     halves = [((Pass((short, long), (), ()), Pass((short, short), (), ())), 1)]
     assert run_chain(halves).cost.seconds == 10.0
@@ -353,8 +366,8 @@ def test_the_host_runs_ahead() -> None:
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_compute_that_waits_for_every_collective(count: int) -> None:
     """2 s of compute and 3 s of communication that the next block needs: 5 s each."""
-    one = Instruction(COMPUTE, 2.0, ("in",), ("a",), "op")  # type: ignore[arg-type]
-    two = Instruction("tp", 3.0, ("a",), ("b",), "AllReduce")  # type: ignore[arg-type]
+    one = instruction(COMPUTE, 2.0, ("in",), ("a",), "op")
+    two = instruction("tp", 3.0, ("a",), ("b",), "AllReduce")
     cost = run_chain([((Pass((one, two), ("in",), ("b",)),), count)]).cost
     assert (cost.seconds, cost.compute, cost.exposed) == (
         5.0 * count, 2.0 * count, (("tp", 3.0 * count),),
@@ -402,7 +415,7 @@ def test_a_pass_runs_from_many_states_as_from_each(
 
 def test_equal_forms_are_one() -> None:
     def of(name: str, seconds: float) -> Pass:
-        step = Instruction("tp", seconds, ("in", "other"), (name,), "op")  # type: ignore[arg-type]
+        step = instruction("tp", seconds, ("in", "other"), (name,), "op")
         return Pass((step,), ("in",), (name, name))
 
     assert of("a", 1.0).form is of("b", 2.0).form
@@ -410,7 +423,7 @@ def test_equal_forms_are_one() -> None:
 
 
 def test_a_pass_waits_for_the_latest_of_three_values_that_one_stream_made_before() -> None:
-    read = Instruction(COMPUTE, 1.0, ("a", "b", "c"), ("d",), "op")  # type: ignore[arg-type]
+    read = instruction(COMPUTE, 1.0, ("a", "b", "c"), ("d",), "op")
     each = Pass((read,), ("a", "b", "c"), ("d",))
     start = Start(("host",), ("host",) * 3, (0, 1, 2))
     walk = each.form.walk(start)

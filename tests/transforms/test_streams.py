@@ -59,7 +59,7 @@ class Streams:
         return [self.builder.add(Reshape((BATCH, 1, WIDTH)), part) for part in parts]
 
     def layer(self, kept: int) -> None:
-        """All streams together, then each alone; only so many go on."""
+        """All streams together, then each alone; only the first `kept` go on."""
         scales = [self.conditions(4) for _ in self.streams]
         normed = [
             self.builder.add(Mul(), self.norm(x), own[0])
@@ -85,7 +85,7 @@ class Streams:
 
 
 def of_streams(streams: int, layers: int, one_ends: bool, shared_time: bool = True) -> Function:
-    """Layers of so many streams, one of which may end in the last layer."""
+    """Layers of several streams, one of which may end in the last layer."""
     made = Streams(streams, shared_time)
     for _ in range(layers - 1):
         made.layer(streams)
