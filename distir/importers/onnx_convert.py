@@ -23,6 +23,7 @@ from distir.importers.onnx_call import (
     OnnxWeight,
     TensorList,
 )
+from distir.importers.onnx_defined import defined_function
 from distir.importers.onnx_file import (
     FunctionRecord,
     GraphRecord,
@@ -171,7 +172,7 @@ class Conversion:
             return [self._alias(entries[0])]
         if key == "Constant":
             return [self._constant_node(node)]
-        if key == "ConstantOfShape" and self._is_weight_maker(node, entries):
+        if key == "ConstantOfShape" and depth == 0 and self._is_weight_maker(node, entries):
             return [self._weight_of_shape(node, entries)]
         if key == "If":
             return self._branch(node, entries, env, opset, depth)
@@ -181,7 +182,7 @@ class Conversion:
             raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
         converter = find_converter(key)
         if converter is None:
-            raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
+            return self._convert_defined(key, node, entries, env, opset, depth)
         given = [entry for entry in entries if entry is not None]
         is_known = all(isinstance(entry, OnnxConstant) for entry in given)
         if is_known and not _looks_up_positions(key, given):
@@ -428,6 +429,25 @@ class Conversion:
         self.run_nodes(sorted_nodes(body, list(inner), body.outputs), inner, opset, depth + 1)
         return [inner.get(name) for name in body.outputs]
 
+    def _convert_defined(
+        self,
+        key: str,
+        node: NodeRecord,
+        entries: Sequence[OnnxEntry | None],
+        env: Mapping[str, OnnxEntry],
+        opset: int,
+        depth: int,
+    ) -> Sequence[OnnxEntry | None]:
+        """The results of an op without a converter, which ONNX defines by other ops."""
+        types = [None if each is None else each.type for each in entries]
+        function = defined_function(node, opset, types)
+        if function is None:
+            raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
+        try:
+            return self._call_function(function, node, entries, opset, depth)
+        except UnsupportedOpError as error:
+            raise UnsupportedOpError(_in_context(node, env, str(error))) from error
+
     def _call_function(
         self,
         function: FunctionRecord,
@@ -436,7 +456,7 @@ class Conversion:
         opset: int,
         depth: int,
     ) -> Sequence[OnnxEntry | None]:
-        """The results of a model-local function, whose body is converted in place of the call."""
+        """The results of a function, whose body is converted in place of the call."""
         given = {**function.defaults, **node.attributes}
         inner: dict[str, OnnxEntry] = {
             name: entry

@@ -1,4 +1,4 @@
-"""Reads an ONNX file into plain records. No other module touches protobuf.
+"""Reads an ONNX file into plain records. No other module knows how protobuf stores them.
 
 Nothing in a file is trusted: sizes, paths, names and types are checked here, and errors in them are
 raised as `ImportModelError`.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, cast
 
 from distir.errors import ImportModelError
 from distir.files import check_no_output, is_file
 from distir.ir.core import Array
-from distir.ir.types import DType
+from distir.ir.types import DType, TensorType
 from distir.limits import MOST_DIMS, MOST_ELEMENTS
 
 _DTYPES: dict[int, DType] = {
@@ -71,7 +71,7 @@ def as_dtype(array: Array, dtype: DType) -> Array:
     return np.asarray(array).astype(_NUMPY_NAMES[dtype], copy=False)
 
 
-def _onnx(submodule: str = "") -> Any:
+def onnx_package(submodule: str = "") -> Any:
     """The package onnx, or a submodule of it, imported when it is needed."""
     # By name, because type checkers take a plain import for the module `onnx.py` beside this one.
     return importlib.import_module(f"onnx.{submodule}" if submodule else "onnx")
@@ -133,7 +133,7 @@ class TensorRecord:
             if self.source is not None:
                 array = self._load_external(self.source)
             else:
-                array = _onnx("numpy_helper").to_array(self.proto)
+                array = onnx_package("numpy_helper").to_array(self.proto)
             return as_dtype(np.asarray(array).reshape(self.shape), self.dtype)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise ImportModelError(
@@ -146,7 +146,7 @@ class TensorRecord:
 
         entries = {_text(e.key): _text(e.value) for e in self.proto.external_data}
         offset = int(entries.get("offset", 0))
-        dtype = np.dtype(_onnx("helper").tensor_dtype_to_np_dtype(self.proto.data_type))
+        dtype = np.dtype(onnx_package("helper").tensor_dtype_to_np_dtype(self.proto.data_type))
         wanted = self.num_elements * dtype.itemsize
         if offset < 0 or offset + wanted > path.stat().st_size:
             raise ValueError(f"{path.name} ends before byte {offset + wanted}")
@@ -237,7 +237,7 @@ def read_model(source: str | Path | Any) -> ModelRecord:
     Raises `ImportModelError` if the package onnx is missing, or the file is missing or damaged.
     """
     try:
-        onnx = _onnx()
+        onnx = onnx_package()
     except ImportError as error:
         raise ImportModelError(
             "reading ONNX files needs the package onnx; install it with: pip install onnx"
@@ -257,6 +257,34 @@ def read_model(source: str | Path | Any) -> ModelRecord:
         return _read(proto, path.parent)
     except ImportModelError as error:
         raise ImportModelError(f"{path}: {error}") from error
+
+
+def read_function(proto: Any, defaults: Mapping[str, Any], opset: int) -> FunctionRecord:
+    """An `onnx.FunctionProto` whose attributes have these defaults, as messages, and whose body has
+    this opset where it names none."""
+    reader = _Reader(None)
+    read = reader.function(proto)
+    given = {name: reader.attribute(each, proto.name) for name, each in defaults.items()}
+    return replace(read, defaults={**read.defaults, **given}, opset=read.opset or opset)
+
+
+def written_attribute(value: Any) -> Any:
+    """The value of an attribute as `onnx.helper.make_node` takes it. Raises `ImportModelError` for
+    the body of a branch or loop."""
+    if isinstance(value, TensorRecord):
+        return value.proto
+    if isinstance(value, GraphRecord):
+        raise ImportModelError("an attribute is a graph; expected numbers, strings or tensors")
+    return value
+
+
+def written_type(type: TensorType | None) -> Any:
+    """The type as an `onnx.TypeProto`; an empty one for an operand that is absent."""
+    helper = onnx_package("helper")
+    if type is None:
+        return onnx_package().TypeProto()
+    code = next(code for code, dtype in _DTYPES.items() if dtype is type.dtype)
+    return helper.make_tensor_type_proto(code, type.shape)
 
 
 def _read(proto: Any, folder: Path | None) -> ModelRecord:
@@ -286,7 +314,7 @@ def _default_opset(imports: Any) -> int | None:
 
 
 def _check_opset(version: int | None) -> None:
-    newest: int = _onnx("defs").onnx_opset_version()
+    newest: int = onnx_package("defs").onnx_opset_version()
     if version is not None and not 1 <= version <= newest:
         raise ImportModelError(
             f"the file has opset {version}; expected 1 to {newest}, which the installed package "

@@ -558,6 +558,21 @@ def global_pool(draw: Draw, name: str) -> OneNode:
     return OneNode(name, [_real(draw, _shape(draw, 4, 4))])  # the reference knows images only
 
 
+@case("GridSample")
+def grid_sample(draw: Draw, name: str) -> OneNode:
+    rank = draw(st.integers(1, 3))
+    modes = ("nearest", "linear", "cubic")
+    attributes = {
+        "mode": draw(st.sampled_from(modes if rank < 3 else modes[:2])),
+        "padding_mode": draw(st.sampled_from(("zeros", "border", "reflection"))),
+        "align_corners": draw(st.integers(0, 1)),
+    }
+    space = [draw(st.integers(2, 4)) for _ in range(rank)]
+    places = [draw(st.integers(1, 3)) for _ in range(rank)]
+    grid = _real(draw, (2, *places, rank))
+    return OneNode(name, [_real(draw, (2, 2, *space)), grid], attributes, opset=22)
+
+
 @case("Resize")
 def resize(draw: Draw, name: str) -> OneNode:
     mode = draw(st.sampled_from(("nearest", "linear", "cubic")))

@@ -33,6 +33,17 @@ def test_transposed_convolutions_of_same_size_are_as_many_times_larger_as_their_
     assert import_onnx(made).outputs[0].type.shape == (2, 3, 10, 18)
 
 
+@pytest.mark.parametrize(("old", "new"), [("bilinear", "linear"), ("bicubic", "cubic")])
+def test_modes_of_sampling_had_other_names_before_opset_20(old: str, new: str) -> None:
+    shapes = {"x": (FLOAT, [2, 3, 4, 5]), "grid": (FLOAT, [2, 6, 7, 2])}
+    functions = [
+        import_onnx(model(shapes, [node("GridSample", "x grid", "y", mode=mode)], "y", opset=opset))
+        for mode, opset in ((old, 16), (new, 20))
+    ]
+    first, second = ([each.op for each in function.nodes] for function in functions)
+    assert first == second
+
+
 def test_results_that_are_not_supported_may_be_named_if_nothing_reads_them() -> None:
     """As exporters write the positions of maxima."""
     pool = node("MaxPool", "x", "p places", kernel_shape=[2])

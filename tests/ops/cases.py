@@ -23,6 +23,7 @@ from distir.ops import (
     pooling,
     positions,
     routing,
+    sampling,
     tensor,
 )
 from distir.ops import reduce as reductions
@@ -231,6 +232,21 @@ def _convolutions() -> list[Case]:
     ]
 
 
+def _samplings() -> list[Case]:
+    """Places within space and beyond its ends, reflected once and twice."""
+    ways = [
+        ("linear", "zeros", False), ("linear", "border", True), ("linear", "reflection", False),
+        ("cubic", "zeros", True), ("cubic", "border", False), ("cubic", "reflection", True),
+        ("nearest", "reflection", False),
+    ]  # fmt: skip
+    x, grid, samples = real(2, 4, 4, 6), real(2, 3, 5, 2), real(2, 4, 3, 5)
+    cases = [_case(sampling.GridSample(*way), x, grid) for way in ways]
+    cases += [_case(sampling.GridSampleGradient((4, 6), *way), grid, samples) for way in ways]
+    cases += [_case(sampling.GridSamplePlaceGradient(*way), x, grid, samples) for way in ways[:6]]
+    volume, places = real(2, 2, 2, 3, 4), real(2, 1, 3, 2, 3)
+    return [*cases, _case(sampling.GridSample(), volume, places)]
+
+
 def _routing() -> list[Case]:
     """Two sequences of 16 tokens, 6 experts with 8 slots each (their share is 16 · 2 / 6)."""
     mask, weights = booleans(2, 16, 6), real(2, 16, 6)
@@ -274,6 +290,7 @@ _LISTED: tuple[Case, ...] = (
     *_reductions(),
     *_attention(),
     *_convolutions(),
+    *_samplings(),
     *_routing(),
     *_training(),
 )

@@ -15,6 +15,7 @@ from distir.ops.arithmetic import Add, Mul, Reciprocal, Sqrt, Sub
 from distir.ops.lookup import Gather
 from distir.ops.norm import LayerNormalization
 from distir.ops.reduce import ReduceMax, ReduceMean
+from distir.ops.sampling import GridSample
 from distir.ops.tensor import Expand, Reshape, Scale
 
 
@@ -230,6 +231,15 @@ def group_normalization(call: Call) -> Value:
 
 
 # --- resizing ------------------------------------------------------------------------------------
+
+
+@converts("GridSample")
+def grid_sample(call: Call) -> Value:
+    """GridSample, whose modes had other names before opset 20."""
+    mode = str(call.attribute("mode", "linear")).removeprefix("bi")
+    padding = str(call.attribute("padding_mode", "zeros"))
+    op = GridSample(mode, padding, bool(call.attribute("align_corners", 0)))
+    return call.add(op, call.operand(0), call.operand(1))
 
 
 @converts("Resize", "Upsample")
