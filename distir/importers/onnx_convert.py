@@ -164,7 +164,7 @@ class Conversion:
             self._check_made(missing[0])
             raise ImportModelError(f"its operand {missing[0]!r} is not computed anywhere")
         entries = [env[name] if name else None for name in node.operands]
-        key = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+        key = node.type_key
         function = self.model.functions.get((node.domain, node.op_type))
         if function is not None:
             return self._call_function(function, node, entries, opset, depth)

@@ -173,11 +173,15 @@ class NodeRecord:
     """The number of dims of those results whose shapes the file states."""
 
     @property
+    def type_key(self) -> str:
+        """The type of the op, behind its domain if that is not ONNX's."""
+        return f"{self.domain}:{self.op_type}" if self.domain else self.op_type
+
+    @property
     def label(self) -> str:
         """The op and its name in the file, for error messages."""
-        domain = f"{self.domain}:" if self.domain else ""
         name = self.name or (self.results[0] if self.results else "")
-        return f"{domain}{self.op_type} {name!r}"
+        return f"{self.type_key} {name!r}"
 
 
 Dims = tuple[int | str | None, ...]

@@ -56,7 +56,16 @@ _NEUTRAL = {
 }
 """Per op, the values of operands that change nothing, by position: ONNX has no such norms without
 these operands, so exporters write them for norms that have no weights."""
-_QUANTIZED_SLOTS = {"DequantizeLinear": (0,), "MatMulInteger": (0, 1), "ConvInteger": (1,)}
+_QUANTIZED_SLOTS = {
+    "DequantizeLinear": (0,),
+    "MatMulInteger": (0, 1),
+    "ConvInteger": (1,),
+    "QLinearMatMul": (0, 3),
+    "QLinearConv": (3, 8),
+    "QGemm": (0, 3, 6),
+    "QLinearAdd": (0, 3),
+    "QLinearMul": (0, 3),
+}
 """Per op, the positions of operands that are floats written as integers."""
 _NEVER_TRAINED = frozenset(
     "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Clip Range Resize Upsample Mod Floor "

@@ -20,6 +20,7 @@ SPELLED_ELSEWHERE = {
     "Shape", "Size", "ConstantOfShape", "Range", "NonZero", "EyeLike", "Dropout", "CastLike",
     "Upsample", "Scatter", "SimplifiedLayerNormalization",
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
+    "QLinearMatMul", "QLinearConv",
 }  # fmt: skip
 """Constants (tested as shape arithmetic), second names, and ops that are simulated as floats."""
 

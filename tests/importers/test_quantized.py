@@ -97,7 +97,34 @@ def dynamically() -> Any:
     return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
 
 
-@pytest.mark.parametrize("made", [in_pairs(), dynamically()], ids=["in pairs", "dynamically"])
+def by_operators() -> Any:
+    """As static quantization writes it with operators of quantized numbers."""
+    stored = {
+        "table": _integers(WORDS, WIDTH),
+        "up": _integers(WIDTH, INNER),
+        "bias": _integers(INNER),
+        "down": _integers(INNER, WIDTH),
+        **SCALE,
+    }
+    of = "scale zero"
+    nodes = [
+        node("Gather", "table ids", "rows"),
+        node("DequantizeLinear", f"rows {of}", "x"),
+        node("QuantizeLinear", f"x {of}", "xq"),
+        node("QLinearMatMul", f"xq {of} up {of} {of}", "h"),
+        node("QLinearAdd", f"h {of} bias {of} {of}", "hb", domain="com.microsoft"),
+        node("Relu", "hb", "a"),
+        node("QLinearMatMul", f"a {of} down {of} {of}", "yq"),
+        node("DequantizeLinear", f"yq {of}", "y"),
+    ]
+    return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [in_pairs(), dynamically(), by_operators()],
+    ids=["in pairs", "dynamically", "by operators"],
+)
 def test_parameters_and_axes_are_those_of_the_floats(made: Any) -> None:
     ours, theirs = (read_onnx(each).function for each in (made, floats()))
     types = [{value.name: value.type for value in each.parameters} for each in (ours, theirs)]
@@ -118,6 +145,30 @@ def test_convolutions_of_integers_are_those_of_floats() -> None:
     function = read_onnx(model({"x": (FLOAT, ["n", 3, 8, 8])}, nodes, "y", stored)).function
     assert function.outputs[0].type.shape[1:] == (4, 4, 4)
     assert [value.type.shape for value in function.parameters] == [(4, 3, 2, 2)]
+
+
+def test_networks_of_quantized_operators_have_the_parameters_of_floats() -> None:
+    stored = {
+        "w": _integers(4, 3, 2, 2),
+        "b": _integers(4, dtype=np.int32),
+        "dense": _integers(8, 5),
+        "c": _integers(5, dtype=np.int32),
+        **SCALE,
+    }
+    of, pooled = "scale zero", {"domain": "com.microsoft"}
+    nodes = [
+        node("QuantizeLinear", f"x {of}", "q"),
+        node("QLinearConv", f"q {of} w {of} {of} b", "conv", strides=[2, 2]),
+        node("QLinearConcat", f"{of} conv {of} conv {of}", "two", axis=1, **pooled),
+        node("QLinearGlobalAveragePool", f"two {of} {of}", "mean", channels_last=0, **pooled),
+        node("Flatten", "mean", "flat"),
+        node("QGemm", f"flat {of} dense {of} c {of}", "yq", **pooled),
+        node("DequantizeLinear", f"yq {of}", "y"),
+    ]
+    function = read_onnx(model({"x": (FLOAT, ["n", 3, 8, 8])}, nodes, "y", stored)).function
+    assert function.outputs[0].type.shape[1:] == (5,)
+    shapes = [value.type.shape for value in function.parameters]
+    assert shapes == [(4, 3, 2, 2), (4,), (8, 5), (5,)]
 
 
 def test_integers_that_are_also_read_as_such_are_no_weights() -> None:
