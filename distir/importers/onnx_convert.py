@@ -569,7 +569,7 @@ def _unsupported(key: str) -> str:
         return f"{key} is not supported: its steps run one after another; export it unrolled"
     if key.startswith(("Random", "Bernoulli", "Multinomial")):
         return f"{key} is not supported: it draws random numbers; make them an input of the model"
-    if "Sequence" in key or key.startswith("Optional"):
+    if key.startswith(("Sequence", "Optional")):
         return f"{key} is not supported: its results are not tensors; export the model without it"
     if key == "NonZero":
         return (

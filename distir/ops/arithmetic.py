@@ -268,6 +268,20 @@ class Cos(Unary):
         return -np.sin(x_or_y)
 
 
+@register_op("Atan")
+@dataclass(frozen=True, slots=True)
+class Atan(Unary):
+    """`atan(x)`."""
+
+    def apply(self, x: Array) -> Array:
+        import numpy as np
+
+        return np.arctan(x)
+
+    def slope(self, x_or_y: Array) -> Array:
+        return 1 / (1 + x_or_y * x_or_y)
+
+
 def erf(x: Array) -> Array:
     """The error function in double precision, which NumPy does not have."""
     import numpy as np

@@ -418,6 +418,8 @@ def reduction(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     attributes: dict[str, Any] = {"keepdims": draw(st.integers(0, 1))}
     operands: list[Array | None] = [_positive(draw, shape)]
+    if name in ("ReduceMax", "ReduceMin") and draw(st.booleans()):
+        operands = [_real(draw, shape) > 0]
     if draw(st.booleans()):
         axes = draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
         operands.append(_ints(*sorted(axes)))

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from distir.importers.onnx_call import Call, converts
 from distir.ir.core import Op, Value
+from distir.ir.types import DType
 from distir.ops import reduce as reductions
 from distir.ops.arithmetic import Abs, Exp, Log, Mul, Neg, Sqrt
 from distir.ops.base import normalize_axes
+from distir.ops.comparisons import Not
 from distir.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 
 
@@ -56,8 +58,10 @@ def reduce_max(call: Call) -> Value:
 
 @converts("ReduceMin")
 def reduce_min(call: Call) -> Value:
-    """Minus the maximum of minus x."""
-    return call.add(Neg(), _max(call, call.add(Neg(), call.operand(0))))
+    """Minus the maximum of minus x; of booleans not the maximum of not x."""
+    x = call.operand(0)
+    opposite = Not() if x.type.dtype is DType.BOOL else Neg()
+    return call.add(opposite, _max(call, call.add(opposite, x)))
 
 
 @converts("ReduceSumSquare")
