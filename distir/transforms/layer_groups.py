@@ -3,44 +3,79 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 LONGEST_PERIOD = 16
 """The most pieces that may come again together: eight layers of two pieces each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Pieces whose families repeat."""
+
+    pieces: range
+    period: int
+    """The pieces of one repetition."""
+    layer: int
+    """The pieces of one layer."""
 
 
 def group_layers(families: Sequence[int], hands_on: Sequence[bool]) -> list[list[int]]:
     """Groups pieces, given their families, into layers: lists of indices.
 
     Where a pattern of families repeats (attention, MLP, attention, MLP, …), one repetition is a
-    layer, or several, if layers of two kinds take turns. As many pieces beside such a run, which
-    begin as its layers do and hand on as much as they take, are a layer, too, as one with an MLP
-    before those with experts. Other pieces are groups of their own.
+    layer, or several, if layers of two kinds take turns; the last turn may break off. As many
+    pieces beside such a run, which begin as its layers do and hand on as much as they take, are a
+    layer, too, as one with an MLP before those with experts, and so is a first layer that begins in
+    a way of its own. Other pieces are groups of their own.
     """
+    runs = list(_runs(families))
+    odd = set(range(len(families))).difference(*(run.pieces for run in runs))
     layers: list[range] = []
-    odd: set[int] = set()
-    start = 0
-    for period, count in _runs(families):
-        end = start + period * count
-        if count > 1:
-            layers += [range(at, at + period) for at in range(start, end, period)]
-        else:
-            odd.update(range(start, end))
-        start = end
-    for layer in layers:  # grows: what is beside a layer that was found may be one more
-        for begin in (layer.start - len(layer), layer.stop):
-            pieces = range(begin, begin + len(layer))
-            begins_alike = odd.issuperset(pieces) and families[begin] == families[layer.start]
-            if begins_alike and all(hands_on[piece] for piece in pieces):
-                layers.append(pieces)
-                odd.difference_update(pieces)
+    for run in runs:
+        found = _layers(run, families, {piece for piece in odd if hands_on[piece]})
+        odd.update(run.pieces)
+        odd.difference_update(*found)
+        layers += found
     alone = [range(piece, piece + 1) for piece in odd]
     return sorted([list(group) for group in (*layers, *alone)])
 
 
-def _runs(families: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The runs of layers, in order: pieces per layer and number of layers; of a piece that is in
-    none, one and one.
+def _layers(run: _Run, families: Sequence[int], others: Collection[int]) -> list[range]:
+    """The layers of a run, which goes on among `others` as far as these repeat what comes a period
+    before. The first layer begins among others where more layers are complete then: the first of
+    all attentions may be of a kind of its own, as where it reads a mask that it hands on."""
+    end = run.pieces.stop
+    while end in others and families[end] == families[end - run.period]:
+        end += 1
+
+    def beginning(first: int) -> list[range]:
+        if any(piece not in others for piece in range(first, run.pieces.start)):
+            return []
+        layers = [range(at, at + run.layer) for at in range(first, end - run.layer + 1, run.layer)]
+        return [*layers, *_beside(layers, families, others)]
+
+    firsts = (run.pieces.start - before for before in range(run.layer))
+    return max(map(beginning, firsts), key=len)
+
+
+def _beside(
+    layers: Sequence[range], families: Sequence[int], others: Collection[int]
+) -> list[range]:
+    """As many pieces of `others` beside layers, and beside each other, as begin as layers do."""
+    left, found = set(others).difference(*layers), [*layers]
+    for layer in found:  # grows: what is beside a layer that was found may be one more
+        for begin in (layer.start - len(layer), layer.stop):
+            pieces = range(begin, begin + len(layer))
+            if left.issuperset(pieces) and families[begin] == families[layer.start]:
+                found.append(pieces)
+                left.difference_update(pieces)
+    return found[len(layers) :]
+
+
+def _runs(families: Sequence[int]) -> Iterator[_Run]:
+    """The runs of layers, in order.
 
     At every place the pattern whose repetitions cover most pieces is taken; of several such
     patterns, the shortest.
@@ -55,9 +90,11 @@ def _runs(families: Sequence[int]) -> Iterator[tuple[int, int]]:
                 count += 1
             if count > 1 and count * period > best_count * best_period:
                 best_period, best_count = period, count
-        layer = _layer(families[start : start + best_period]) if best_count > 1 else 1
-        yield layer, best_count * best_period // layer
-        start += best_count * best_period
+        end = start + best_count * best_period
+        if best_count > 1:
+            layer = _layer(families[start : start + best_period])
+            yield _Run(range(start, end), best_period, layer)
+        start = end
 
 
 def _layer(pattern: Sequence[int]) -> int:
