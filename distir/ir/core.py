@@ -76,6 +76,9 @@ class Op(metaclass=_OpClass):
     name: ClassVar[str]
     is_view: ClassVar[bool] = False
     """Whether the results share the first operand's memory: no kernel runs."""
+    picks_by: ClassVar[int | None] = None
+    """The operand whose elements are places along loop 0, which is positional. Those below zero
+    count from the loop's end, as the model has it: padding lies behind that."""
     always_lowered: ClassVar[bool] = False
     """Whether programs are analysed with the op's `lower`ed form in its place."""
 

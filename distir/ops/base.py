@@ -7,7 +7,7 @@ from typing import cast
 
 from distir.cost.amounts import is_many, larger
 from distir.errors import ShapeError
-from distir.ir.core import NodeBuilder, Value
+from distir.ir.core import Array, NodeBuilder, Value
 
 
 def broadcast_shapes(op_name: str, *shapes: Sequence[int]) -> tuple[int, ...]:
@@ -47,6 +47,13 @@ def normalize_axes(op_name: str, axes: Sequence[int], rank: int) -> tuple[int, .
     if len(set(normal)) != len(normal):
         raise ShapeError(f"{op_name}: axes {list(axes)} name a dim twice")
     return tuple(normal)
+
+
+def from_start(places: Array, end: int) -> Array:
+    """Places along a dim that has `end`, with those below zero counted from its start."""
+    import numpy as np
+
+    return np.where(places < 0, places + end, places)
 
 
 def sum_to_shape(builder: NodeBuilder, value: Value, shape: Sequence[int]) -> Value:

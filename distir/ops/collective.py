@@ -18,6 +18,7 @@ from distir.ir.core import Array, Op
 from distir.ir.registered import attribute_record, register_op
 from distir.ir.signature import Signature
 from distir.ir.types import DType, TensorType
+from distir.ops.base import from_start
 
 attribute_record(Copies)
 
@@ -419,10 +420,17 @@ class Spread(Distributed):
 @dataclass(frozen=True, slots=True)
 class Window:
     """The positions of a split loop that a device holds. The loop is a product of factors
-    `(size, ((mesh axis, degree), …))`, outermost first, each split over these mesh axes."""
+    `(size, ((mesh axis, degree), …))`, outermost first, each split over these mesh axes. `padding`
+    is the number of positions at the end that the model does not have."""
 
     loop: int
     factors: tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
+    padding: int = 0
+
+    @property
+    def end(self) -> int:
+        """The number of positions that the model has: negative ones count from here."""
+        return math.prod(size for size, _ in self.factors) - self.padding
 
     def positions(self, coordinate: dict[str, int]) -> Array:
         """The positions that the device at this place of the mesh holds, ascending."""
@@ -457,7 +465,16 @@ class Sharded(Distributed):
     def evaluate_at(self, coordinate: dict[str, int], *operands: Array) -> tuple[Array, ...]:
         """The results on the device at this place of the mesh."""
         indices = {window.loop: window.positions(coordinate) for window in self.windows}
-        return self.op.evaluate_shard(indices, *operands)
+        return self.op.evaluate_shard(indices, *self._from_start(operands))
+
+    def _from_start(self, operands: Sequence[Array]) -> Sequence[Array]:
+        """The operands, with places that count from the end of a table counted from its start: a
+        device that holds some of its rows does not know where it ends."""
+        place = self.op.picks_by
+        end = next((window.end for window in self.windows if window.loop == 0), None)
+        if place is None or end is None:
+            return operands
+        return (*operands[:place], from_start(operands[place], end), *operands[place + 1 :])
 
 
 @register_op("Send")

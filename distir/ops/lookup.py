@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
@@ -14,7 +14,7 @@ from distir.ir.core import Array, Backward, Gradients, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
-from distir.ops.base import normalize_axis
+from distir.ops.base import from_start, normalize_axis
 from distir.ops.tensor import zeros
 
 
@@ -81,11 +81,14 @@ class _Scatter(Op):
 @register_op("Gather")
 @dataclass(frozen=True, slots=True)
 class Gather(Op):
-    """Rows of a table: `table` with its dim `axis` replaced by the dims of `indices`.
+    """Rows of a table: `table` with its dim `axis` replaced by the dims of `indices`, of which -1
+    is the last row.
 
     A device that holds only some rows of the table gives zeros for the others, so that the results
     of all devices add up.
     """
+
+    picks_by: ClassVar[int | None] = 1
 
     axis: int = 0
 
@@ -141,6 +144,8 @@ class Gather(Op):
 class GatherGradient(Op):
     """The gradient of Gather's table: adds rows of the gradient into a table of zeros."""
 
+    picks_by: ClassVar[int | None] = 0
+
     axis: int
     shape: tuple[int, ...]
 
@@ -166,9 +171,8 @@ class GatherGradient(Op):
         )
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
 
-        return self.evaluate_shard({0: np.arange(self.shape[self.axis])}, *operands)
+        return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -177,6 +181,7 @@ class GatherGradient(Op):
         held = indices.get(0)
         if held is None:
             held = np.arange(self.shape[self.axis])
+            picked = from_start(picked, len(held))
         flat = picked.reshape(-1).astype(np.int64)
         place = np.minimum(np.searchsorted(held, flat), len(held) - 1)
         found = held[place] == flat
@@ -249,6 +254,8 @@ class GatherElements(Op):
     """`table` at `indices` along `axis`, and at the index's own place along the other dims. Rows
     of a split table that a device does not hold count as zero."""
 
+    picks_by: ClassVar[int | None] = 1
+
     axis: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
@@ -270,7 +277,7 @@ class GatherElements(Op):
         import numpy as np
 
         table, index = operands
-        wrapped = np.where(index < 0, index + table.shape[self.axis], index).astype(np.int64)
+        wrapped = from_start(index, table.shape[self.axis]).astype(np.int64)
         return (table[_grid(wrapped, self.axis)],)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
@@ -296,6 +303,8 @@ class GatherElements(Op):
 class GatherElementsGradient(Op):
     """Adds a gradient to zeros at the places that GatherElements or TopK read."""
 
+    picks_by: ClassVar[int | None] = 0
+
     axis: int
     shape: tuple[int, ...]
 
@@ -316,8 +325,7 @@ class GatherElementsGradient(Op):
 
         index, gradient = operands
         held = np.asarray(indices.get(0, np.arange(self.shape[self.axis])))
-        total = int(held[-1]) + 1 if len(held) else 0
-        wrapped = index if 0 in indices else np.where(index < 0, index + total, index)
+        wrapped = index if 0 in indices else from_start(index, len(held))
         place = np.minimum(np.searchsorted(held, wrapped), len(held) - 1)
         result = np.zeros(self.shape, gradient.dtype)
         np.add.at(result, _grid(place, self.axis), gradient * (held[place] == wrapped))
@@ -350,9 +358,8 @@ class ScatterElements(_Scatter):
         return builder.build((data_dims, index_dims, index_dims), (data_dims,))
 
     def places(self, index: Array, shape: Sequence[int]) -> tuple[Array, ...]:
-        import numpy as np
 
-        return _grid(np.where(index < 0, index + shape[self.axis], index), self.axis)
+        return _grid(from_start(index, shape[self.axis]), self.axis)
 
 
 # --- one slice per tuple of indices --------------------------------------------------------------
@@ -388,7 +395,7 @@ def _tuples(index: Array, batch_dims: int, shape: Sequence[int]) -> tuple[Array,
         grid.append(np.arange(shape[dim]).reshape((-1,) + (1,) * (queries - dim - 1)))
     for position in range(index.shape[-1]):
         own = index[..., position].astype(np.int64)
-        grid.append(np.where(own < 0, own + shape[batch_dims + position], own))
+        grid.append(from_start(own, shape[batch_dims + position]))
     return tuple(grid)
 
 

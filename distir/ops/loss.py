@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from distir.cost.work import Work
 from distir.errors import ShapeError
@@ -11,6 +12,7 @@ from distir.ir.core import Array, Backward, Gradients, Node, NodeBuilder, Op, Va
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
+from distir.ops.base import from_start
 from distir.ops.lookup import lookup_work
 
 
@@ -100,6 +102,8 @@ class PickLast(Op):
     """`x[..., index[...]]`: one element of the last dim per row. A device that holds only a part of
     the last dim gives zero for elements in other parts."""
 
+    picks_by: ClassVar[int | None] = 1
+
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return (operands[0].with_shape(operands[1].shape),)
 
@@ -113,15 +117,17 @@ class PickLast(Op):
         return lookup_work(operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
 
-        return self.evaluate_shard({0: np.arange(operands[0].shape[-1], dtype=np.int64)}, *operands)
+        return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
         x, wanted = operands
-        held = indices.get(0, np.arange(x.shape[-1], dtype=np.int64))
+        held = indices.get(0)
+        if held is None:
+            held = np.arange(x.shape[-1], dtype=np.int64)
+            wanted = from_start(wanted, len(held))
         place = np.minimum(np.searchsorted(held, wanted), len(held) - 1)
         picked = np.take_along_axis(x, place[..., None], axis=-1)[..., 0]
         return (np.where(held[place] == wanted, picked, 0.0),)
@@ -137,6 +143,8 @@ class PickLast(Op):
 class PickLastGradient(Op):
     """The gradient placed at the picked element of each row, zero elsewhere."""
 
+    picks_by: ClassVar[int | None] = 0
+
     size: int
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
@@ -149,15 +157,17 @@ class PickLastGradient(Op):
         return builder.build((rows, rows), ((*rows, classes),))
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-        import numpy as np
 
-        return self.evaluate_shard({0: np.arange(self.size)}, *operands)
+        return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
         import numpy as np
 
         index, gradient = operands
-        held = indices.get(0, np.arange(self.size))
+        held = indices.get(0)
+        if held is None:
+            held = np.arange(self.size)
+            index = from_start(index, self.size)
         return ((held == index[..., None]) * gradient[..., None],)
 
     def localized(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:

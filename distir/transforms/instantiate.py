@@ -198,8 +198,9 @@ class Instantiation:
         return self.sizes.whole_type(value, self.axes.dims[value])
 
     def _windows(self, step: PlacedOp) -> tuple[Window, ...]:
-        """The positions that devices hold of an op's split loops; none for an op whose results do
-        not depend on where its shard is."""
+        """The positions that devices hold of an op's split loops, and of padded rows of a table
+        that it looks up, whose end is not the table's; none for an op whose results do not depend
+        on where its shard is."""
         if type(step.op).evaluate_shard is Op.evaluate_shard:
             return ()
         split = _split_axes((*step.operands, *step.results), len(self.mesh.names))
@@ -216,9 +217,17 @@ class Instantiation:
                 )
                 for axis in loop
             )
-            if any(splits for _, splits in factors):
-                windows.append(Window(index, factors))
+            padded = any(axis in self.sizes.unpadded for axis in loop)
+            counted = padded and index == 0 and step.op.picks_by is not None
+            if counted or any(splits for _, splits in factors):
+                windows.append(Window(index, factors, self._padding(loop) if padded else 0))
         return tuple(windows)
+
+    def _padding(self, loop: Sequence[Axis]) -> int:
+        """The number of positions of a loop that the model does not have."""
+        sizes = self.sizes
+        own = math.prod(sizes.unpadded.get(axis, sizes.of(axis)) for axis in loop)
+        return math.prod(map(sizes.of, loop)) - own
 
     def _move(self, step: PlacedMove, part: Part) -> Node:
         operand, result = self.value(step.operand), self.value(step.result)

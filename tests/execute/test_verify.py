@@ -288,6 +288,48 @@ def test_a_table_keeps_the_rows_that_constant_indices_reach(
     assert verify(workload, Strategy(dp=2)).passed
 
 
+def _with_differences(rows: int, *, tied: bool) -> Any:
+    """A model that chooses rows at differences of its inputs, as LayoutLM those of widths: a
+    negative one counts from the end. The head may have the same table, whose rows are padded."""
+    head = node("Transpose", "table", "head", perm=[1, 0])
+    return model(
+        {name: (INT64, ["batch", "sequence"]) for name in ("left", "right")},
+        [
+            node("Sub", "right left", "widths"),
+            node("Gather", "table widths", "x"),
+            node("MatMul", "x up", "h"),
+            node("Relu", "h", "r"),
+            node("MatMul", "r down", "y"),
+            *((head,) if tied else ()),
+            node("MatMul", "y head", "logits"),
+        ],
+        "logits",
+        {
+            "table": weights(rows, 16),
+            "up": weights(16, 64),
+            "down": weights(64, 16),
+            **({} if tied else {"head": weights(16, 32)}),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "tied", "strategy"),
+    [
+        (16, False, Strategy(dp=2, tp=2)),
+        (16, True, Strategy(dp=2, tp=2, zero=3, microbatches=2)),
+        (33, True, Strategy(tp=2, pp=2, microbatches=2)),
+        (33, True, Strategy(tp=2, axes="tp=batch,vocabulary")),
+    ],
+    ids=["apart", "tied", "padded", "padded and whole"],
+)
+def test_rows_may_be_counted_from_the_end_of_a_split_table(
+    rows: int, tied: bool, strategy: Strategy
+) -> None:
+    workload = Workload(model=load_model(_with_differences(rows, tied=tied)), batch_size=8)
+    assert verify(workload, strategy).passed
+
+
 def test_a_sequence_of_rows_and_columns_gets_no_longer() -> None:
     """Tokens of windows of windows of an image, so that the sequence is six axes of 2."""
     halves = [2] * 6

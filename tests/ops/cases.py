@@ -44,7 +44,7 @@ from distir.ops.comparisons import Equal, Greater, GreaterOrEqual, Less, LessOrE
 from distir.ops.elementwise import Cast, UnaryGradient
 from distir.ops.fused import Fused
 from tests.ops.derived import BROADCAST, S, derived_cases
-from tests.ops.makers import Case, Maker, booleans, integers, positive, real
+from tests.ops.makers import Case, Maker, booleans, from_either_end, integers, positive, real
 
 
 def _case(op: Op, *makers: Maker) -> Case:
@@ -121,6 +121,8 @@ def _moves() -> list[Case]:
         _case(x.Gather(0), real(6, 4), integers(6, 3, 2)),
         _case(x.Gather(1), real(2, 6, 4), integers(6, 3)),
         _case(x.Gather(1), real(2, 6, 4), integers(6)),
+        _case(x.Gather(0), real(6, 4), from_either_end(6, 3, 2)),
+        _case(x.GatherGradient(0, (6, 4)), from_either_end(6, 3, 2), real(3, 2, 4)),
         _case(x.GatherGradient(0, (6, 4)), integers(6, 3, 2), real(3, 2, 4)),
         _case(x.GatherGradient(1, (2, 6, 4)), integers(6, 3), real(2, 3, 4)),
         _case(t.Boundary((((4, True),), ((2, False), (3, True)))), real(4, 6)),
@@ -145,6 +147,8 @@ def _indexing() -> list[Case]:
         _case(p.TopK(3, 0, largest=False), real(4, 6)),
         _case(x.GatherElements(1), real(4, 6), integers(6, 4, 3)),
         _case(x.GatherElements(0), real(4, 6), integers(4, 2, 2)),
+        _case(x.GatherElements(1), real(4, 6), from_either_end(6, 4, 3)),
+        _case(x.GatherElementsGradient(1, (4, 6)), from_either_end(6, 4, 3), real(4, 3)),
         _case(x.GatherElementsGradient(1, (4, 6)), integers(6, 4, 3), real(4, 3)),
         _case(x.ScatterElements(1), real(4, 6), columns, real(4, 2)),
         _case(x.ScatterElements(1, adds=True), real(4, 6), integers(6, 4, 3), real(4, 3)),
@@ -273,6 +277,8 @@ def _training() -> list[Case]:
         _case(loss.CrossEntropyGradient(), real(4, 6), integers(6, 4), real(4)),
         _case(loss.PickLast(), real(4, 6), integers(6, 4)),
         _case(loss.PickLastGradient(6), integers(6, 4), real(4)),
+        _case(loss.PickLast(), real(4, 6), from_either_end(6, 4)),
+        _case(loss.PickLastGradient(6), from_either_end(6, 4), real(4)),
         _case(loss.SquaredError(), real(4, 6), real(4, 6)),
         _case(optimizer.SGDStep(0.1), real(4, 6), real(4, 6)),
         _case(optimizer.MomentumStep(0.1), *[real(4, 6)] * 3),

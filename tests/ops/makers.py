@@ -36,6 +36,17 @@ def integers(below: int, *shape: int) -> Maker:
     return lambda rng: rng.integers(0, below, shape)
 
 
+def from_either_end(below: int, *shape: int) -> Maker:
+    """Indices of which those below zero count from the end, -1 among them."""
+
+    def make(rng: np.random.Generator) -> Array:
+        made = rng.integers(-below, below, shape)
+        made.flat[0] = -1
+        return made
+
+    return make
+
+
 def booleans(*shape: int) -> Maker:
     """True or false."""
     return lambda rng: rng.integers(0, 2, shape).astype(bool)

@@ -24,6 +24,7 @@ from distir.ir import Builder, Kind, Op, Signature, TensorType, Value
 from distir.ir.core import Backward
 from distir.ir.text import format_function, parse_function
 from distir.ops import OPS, optimizer
+from distir.ops.base import from_start
 from tests.importers.one_node import OneNode, imported, reference
 from tests.ops.cases import CASES, PLACED
 from tests.ops.makers import Case, dtype_of
@@ -325,6 +326,8 @@ def _check_shards(case: Case, signature: Signature, loop: int, parts: Sequence[A
     result_types = list(case.op.infer(*types))
     op = case.op.rescaled(types, result_types)  # tells means the count of the whole
     kind = signature.loops[loop].kind
+    if loop == 0 and op.picks_by is not None:  # as `Sharded` hands them over
+        arrays[op.picks_by] = from_start(arrays[op.picks_by], signature.loops[0].size)
     shards: list[tuple[Array, ...]] = []
     for held in parts:
         local_arrays: list[Array] = []
