@@ -206,6 +206,19 @@ def length_of_text(option: str, framework: str, read: Reads | None = None) -> Ro
     return row(plain.facts, plain.options, write, read or plain.read)
 
 
+def width_of_heads(facts: Facts, hidden: str, heads: str, other: str = "") -> int:
+    """The width of a head that no option states: that of the model over the number of heads, which
+    these options state. Raises `LaunchError` if it does not divide; `other` would state another."""
+    width, rest = divmod(facts[f"{MODEL}hidden"], facts[f"{MODEL}heads"])
+    if rest:
+        instead = f"; state the width of a head by {other}" if other else ""
+        raise LaunchError(
+            f"{hidden} ({facts[f'{MODEL}hidden']}) does not divide by {heads} "
+            f"({facts[f'{MODEL}heads']}){instead}"
+        )
+    return width
+
+
 def replicas_left() -> Row:
     """A row for replicas: what the other degrees leave of the devices."""
 
@@ -256,11 +269,11 @@ def accumulated(micro: str, times: str, whole: str = "") -> Row:
         return {**said, whole: facts["batch_size"]} if whole else said
 
     def read(options: Options, facts: Facts) -> Facts:
-        samples = typed(int, micro, options[micro]) if micro in options else None
-        count = typed(int, times, options[times]) if times in options else None
+        samples = typed(int, micro, options[micro], 1) if micro in options else None
+        count = typed(int, times, options[times], 1) if times in options else None
         batch = facts.get("batch_size")
         if batch is None and whole in options:
-            batch = typed(int, whole, options[whole])
+            batch = typed(int, whole, options[whole], 1)
         return _batch(samples, count, batch, facts["dp"], micro)
 
     return row(

@@ -11,6 +11,7 @@ and read those of a file, so what is written is read back; `tests/launch` holds 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -68,12 +69,7 @@ def value(
     def read(options: Options, facts: Facts) -> Facts:
         for name in (option, *aliases):
             if name in options:
-                found = typed(kind, name, options[name])
-                if least is not None and found < least:
-                    raise LaunchError(
-                        f"{name} is {shown(found)}; expected a number of at least {least}"
-                    )
-                return {fact: found}
+                return {fact: typed(kind, name, options[name], least)}
         if default is ABSENT:
             if fact in facts:
                 return {}
@@ -151,8 +147,16 @@ def missing(option: str) -> LaunchError:
     return LaunchError(f"{option} is not stated; state it by --set {option.lstrip('-')}=VALUE")
 
 
-def typed(kind: type[Any], option: str, given: Any) -> Any:
-    """An option's value as a number or word; raises `LaunchError` if it is none."""
+def typed(kind: type[Any], option: str, given: Any, least: int | None = None) -> Any:
+    """An option's value as a number or word; raises `LaunchError` if it is none, or a number below
+    the `least`."""
+    found = _typed(kind, option, given)
+    if least is not None and found < least:
+        raise LaunchError(f"{option} is {shown(found)}; expected a number of at least {least}")
+    return found
+
+
+def _typed(kind: type[Any], option: str, given: Any) -> Any:
     expected = {int: "a whole number", float: "a number", str: "a word"}
     _check_said(option, given)
     if kind is str and isinstance(given, str):
@@ -207,9 +211,13 @@ def _check_said(option: str, given: Any) -> None:
         )
 
 
+_WORKED_OUT = re.compile(r"\$\(|\$\{(?:[#!]|\w+(?:[#%/^,]|:[^-=?+]))")
+"""What a command prints, or what is made of a variable's value: `${#GPUS[@]}`, `${NAME%.*}`."""
+
+
 def unset(option: str, given: str) -> LaunchError:
     """The error for a value that has a variable without a value, or that a command would print."""
-    if "$(" in given:
+    if _WORKED_OUT.search(given):
         return LaunchError(
             f"{option} is {shown(given)}, which is not executed; state it by --set "
             f"{option.rpartition(' ')[2].lstrip('-')}=VALUE"

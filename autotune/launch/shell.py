@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.launch.errors import LaunchError
-from autotune.launch.shell_words import AND, END, MOST_WORDS, OR, Word, words
+from autotune.launch.shell_words import AND, CLOSE, END, MOST_WORDS, OPEN, OR, Word, words
 
 OPENING = {"if", "for", "while", "until", "case", "{", "select", "function"}
 CLOSING = {"fi", "done", "esac", "}"}
@@ -72,6 +72,18 @@ class _Script:
     """What a condition has behind its first test: `AND` or `OR`, and a test."""
     doubtful: bool = False
     """Whether what is taken in runs only after a command that may fail."""
+
+    outside: list[tuple[dict[str, list[str]], dict[str, str]]] = field(
+        default_factory=list[tuple[dict[str, list[str]], dict[str, str]]]
+    )
+    """The variables, certain and not, as they are again behind brackets that are being read."""
+
+    def turn_to_shell(self, *, begins: bool) -> None:
+        """Begins or ends what a shell of its own runs, whose variables are its own."""
+        if begins:
+            self.outside.append((dict(self.variables), dict(self.uncertain)))
+        elif self.outside:
+            self.variables, self.uncertain = self.outside.pop()
 
     @property
     def certain(self) -> bool:
@@ -140,6 +152,8 @@ def read_script(
         tests = bool(command) and command[0].text.startswith(TESTS)
         _take(found, begun or command, stated)
         found.doubtful = word is OR or (word is AND and (tests or found.doubtful))
+        if word is OPEN or word is CLOSE:
+            found.turn_to_shell(begins=word is OPEN)
         command, begun = [], []
         found.further.clear()
     return Script(
@@ -388,8 +402,8 @@ def _substituted(found: _Script, text: str) -> str:
         name = match["braced"] or match["plain"]
         rest = match["rest"] or ""
         if name in found.variables:
-            known = not rest or rest[0] in "-=?" or rest[:2] in (":-", ":=", ":?")
-            return " ".join(found.variables[name]) if known else match[0]
+            known = _operated(" ".join(found.variables[name]), rest)
+            return match[0] if known is None else known
         if name not in found.uncertain and rest.startswith((":-", "-", ":=", "=")):
             default = _unquoted(rest.lstrip(":")[1:])
             if "=" in rest[:2] and found.certain:
@@ -408,6 +422,20 @@ def _substituted(found: _Script, text: str) -> str:
         if len(text) > MOST_WORDS:
             raise LaunchError("the variables of the script grow without end")
     return text
+
+
+def _operated(value: str, rest: str) -> str | None:
+    """What a variable that has a value is with what follows its name: `:-4`, `:+--flag`. None for
+    what is not followed, as a part of it."""
+    sign, word = rest.lstrip(":")[:1], _unquoted(rest.lstrip(":")[1:])
+    is_missing = rest.startswith(":") and not value
+    if not rest or sign == "?":
+        return value
+    if sign in "-=":
+        return word if is_missing else value
+    if sign == "+":
+        return "" if is_missing else word
+    return None
 
 
 def _unquoted(text: str) -> str:
@@ -453,6 +481,8 @@ def _worked_out(found: _Script, terms: str) -> int | None:
                 pass
         raise ValueError
 
+    if "#" in terms:  # a number in another base, to Python a comment
+        return None
     try:
         return value(ast.parse(terms.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):

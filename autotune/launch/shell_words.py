@@ -18,6 +18,8 @@ MOST_WORDS = 100_000
 _BLANK = " \t\r"
 _ARRAY = re.compile(r"\w+\+?=\(")
 _SEPARATORS = "\n;&|"
+_CONTINUED = re.compile(r"\\\r?\n")
+_CUT_SHORT = re.compile(r"\\[ \t]+\r?\n")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|&;()\n]*>")
 """What an author leaves for others to fill in, `<path to data>`, which a shell would not take."""
 _REDIRECTION = re.compile(
@@ -70,6 +72,9 @@ class Word:
 END, AND, OR = Word(()), Word(()), Word(())
 """Ends of a command: what follows runs in any case, if the command succeeds, if it fails."""
 
+OPEN, CLOSE = Word(()), Word(())
+"""Ends of a command where brackets begin and end whose commands a shell of their own runs."""
+
 
 def _target(text: str, place: int) -> tuple[str, int]:
     """The word behind a redirection, and where it ends."""
@@ -95,10 +100,11 @@ def _behind_documents(text: str, place: int, documents: list[tuple[str, bool]]) 
 
 
 def words(text: str) -> Iterator[Word]:
-    """The words of a script, with `END` between commands. Comments and continued lines are left
-    out; an array in brackets is one command, however many lines it has."""
+    """The words of a script, with `END` and the like between commands. Comments and continued lines
+    are left out; an array in brackets is one command, however many lines it has."""
     place, count = 0, 0
-    brackets = 0
+    brackets = shells = 0
+    begins = True
     documents: list[tuple[str, bool]] = []
     while place < len(text):
         here = text[place]
@@ -122,11 +128,17 @@ def words(text: str) -> Iterator[Word]:
             place += 1 + double
             if not (brackets and here == "\n"):
                 yield (AND if here == "&" else OR) if double else END
+            begins = not brackets
         elif text.startswith("((", place) and (end := text.find("))", place)) > 0:
             yield Word(((text[place : end + 2], "'"),))
-            place = end + 2
+            place, begins = end + 2, False
+        elif (here == "(" and begins) or (here == ")" and shells and not brackets):
+            shells += 1 if here == "(" else -1
+            place, begins = place + 1, True
+            yield OPEN if here == "(" else CLOSE
         else:
-            word, place = _word(text, place)
+            word, place = _word(text, place, ")" if shells and not brackets else "")
+            begins = False
             opened = bool(word.pieces) and _ARRAY.match(word.pieces[0][0]) is not None
             opened = opened and not word.pieces[0][1]
             brackets += opened
@@ -143,8 +155,9 @@ def _line_end(text: str, place: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _word(text: str, place: int) -> tuple[Word, int]:
-    """The word that begins at a place, and where it ends."""
+def _word(text: str, place: int, ends: str = "") -> tuple[Word, int]:
+    """The word that begins at a place, and where it ends; also before one of the characters that
+    it `ends` with, as a command in brackets does."""
     pieces: list[tuple[str, str]] = []
     plain: list[str] = []
 
@@ -154,7 +167,7 @@ def _word(text: str, place: int) -> tuple[Word, int]:
             plain.clear()
 
     start = place
-    while place < len(text) and text[place] not in _BLANK + _SEPARATORS:
+    while place < len(text) and text[place] not in _BLANK + _SEPARATORS + ends:
         here = text[place]
         if here == "<" and (left_open := _PLACEHOLDER.match(text, place)) is not None:
             plain.append(left_open[0])
@@ -165,8 +178,15 @@ def _word(text: str, place: int) -> tuple[Word, int]:
             end_plain()
             quoted, place = _quoted(text, place, here)
             pieces.append((quoted, here))
-        elif text.startswith("\\\n", place):
-            break
+        elif (continued := _CONTINUED.match(text, place)) is not None:
+            place = continued.end()
+        elif _CUT_SHORT.match(text, place) is not None:
+            raise LaunchError(
+                f"{_where(text, place)}: a blank follows the \\ at its end, so that the command "
+                "ends there; take the blank away"
+            )
+        elif here == "$" and text.startswith(("'", '"'), place + 1):
+            place += 1  # a quote of another kind, whose escapes stay as they stand
         elif here == "\\" and place + 1 < len(text):
             end_plain()
             pieces.append((text[place + 1], "'"))
@@ -227,4 +247,4 @@ def _where(text: str, place: int) -> str:
     return f"line {line}"
 
 
-__all__ = ["AND", "END", "MOST_WORDS", "OR", "Word", "words"]
+__all__ = ["AND", "CLOSE", "END", "MOST_WORDS", "OPEN", "OR", "Word", "words"]

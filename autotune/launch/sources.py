@@ -72,6 +72,8 @@ class Source:
     """Whether an option bears neither on time nor on memory, for the framework that reads this."""
     told: Callable[[Sequence[str]], None] = lambda words: None
     """Told the words of the command that is read."""
+    found_beside: list[Source] = field(default_factory=list["Source"], repr=False)
+    """The files that it names and that have been read."""
 
     @property
     def is_script(self) -> bool:
@@ -94,8 +96,10 @@ class Source:
         return cast("Mapping[str, Any]", filled)
 
     def names(self, variable: str) -> bool:
-        """Whether the text has a variable of this name."""
-        return re.search(rf"(?<!\w){re.escape(variable)}(?!\w)", self.text) is not None
+        """Whether the text, or that of a file that was found beside it, has a variable of this
+        name."""
+        pattern = re.compile(rf"(?<!\w){re.escape(variable)}(?!\w)")
+        return any(pattern.search(each.text) for each in (self, *self.found_beside))
 
     @cached_property
     def script(self) -> Script:
@@ -187,7 +191,10 @@ class Source:
         if not isinstance(name, str):
             raise LaunchError(f"{self.path}: {shown(name)} is no name of a file")
         path = self.path.parent / Path(name).name
-        return read_source(path, self.variables) if is_file(path) else None
+        if not is_file(path):
+            return None
+        self.found_beside.append(read_source(path, self.variables))
+        return self.found_beside[-1]
 
 
 def read_source(path: Path, variables: Mapping[str, str]) -> Source:
@@ -247,7 +254,22 @@ class _Filled:
 
 
 def _json(source: Source) -> object:
-    return parsed(source.text, source.path, json.loads, "JSON", LaunchError)
+    return parsed(source.text, source.path, _parse_json, "JSON", LaunchError)
+
+
+def _parse_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The table of some names with their values. Raises `ValueError` if a name is there twice, of
+    which JSON would take the last one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"{shown(twice)} is stated {names.count(twice)} times; leave one")
+    return found
 
 
 def _yaml(source: Source) -> object:

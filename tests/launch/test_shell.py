@@ -52,6 +52,13 @@ def test_quoted_words_are_read_as_they_were(listed: list[str]) -> None:
         "A=1\nif [ $A = 2 ]; then o=a; elif [ $A = 3 ] || [ $A = 1 ]; then o=b; fi\nrun $o",
         "T=4\nif (( T > 1 )); then o=a; else o=b; fi; if ((T==3)); then o=c; fi\nrun $o",
         'A=(--a)\nB=(--b)\nA+=("${B[@]}")\nA+=("c)" "(d"\n)\nrun "${A[@]}"',
+        "(run --a 'b c' --c)",
+        "cd / && (true; run --a)",
+        "A=1\n( A=2; true $A )\nrun $A",
+        'A=(x y)\n(run "${A[@]}" --b $(( (1 + 2) * 3 )))',
+        "run --x $'a b' $\"c\"",
+        "run --x=1\\\n2 --y",
+        "A=\nB=1\nrun ${A:-d} x${A-e} ${B:+--x 2} ${B+--y} x${A:+no} x${A+yes}",
         "A=(\n  --a 'b c'  # d)\n  e\n)\nB=(${A[@]} 'f')\nrun ${B[@]}",
     ],
 )
@@ -78,6 +85,8 @@ def test_what_is_not_closed_is_an_error(script: str) -> None:
         "run --tp $(nproc)",
         "run --tp $((NODES * 8))",
         "run --tp $((2 ** 4000))",
+        "run --tp $((10#08))",
+        "run --tp ${TP:+8}",
         "TP=4\ncase $SIZE in\n 7b) TP=1 ;;\n 8b|9b) TP=8 ;;\nesac\nrun --tp $TP",
         "TP=4\n[ -z $X ] && TP=8\nrun --tp $TP",
         "TP=4\ncd here || TP=8\nrun --tp $TP",
@@ -101,6 +110,12 @@ def test_what_depends_on_what_runs_stays_a_variable(script: str) -> None:
 
 def test_what_is_stated_holds_whatever_the_script_says() -> None:
     assert words("TP=2\nrun --tp $TP", TP="4") == ["run", "--tp", "4"]
+    assert words("run ${SP:+--sp}", SP="1") == ["run", "--sp"]
+
+
+def test_a_blank_behind_the_sign_of_a_continued_line_is_told() -> None:
+    with pytest.raises(LaunchError, match=r"line 2: a blank follows the \\ at its end"):
+        read_script("true\nrun --a \\ \n  --b")
 
 
 @given(st.text(max_size=200))

@@ -3,6 +3,7 @@ transformers' Trainer. What is read is what would be launched."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -464,13 +465,20 @@ def test_a_command_that_two_frameworks_know_is_one_launch(tmp_path: Path) -> Non
     assert read_in(tmp_path, {"launch.sh": script}, stated).target.name == "megatron"
 
 
-@pytest.mark.parametrize("between", ["", " \\\n  # --fp16 \\", " \\ "])
+@pytest.mark.parametrize(
+    ("between", "told"),
+    [
+        ("", "behind the end of pretrain_gpt.py"),
+        (" \\\n  # --fp16 \\", "behind the end of pretrain_gpt.py"),
+        (" \\ ", "a blank follows the \\ at its end"),
+    ],
+)
 @pytest.mark.parametrize("option", ["--bf16", "--tensor-model-parallel-size 2"])
 def test_options_behind_the_end_of_a_command_are_told(
-    between: str, option: str, tmp_path: Path
+    between: str, told: str, option: str, tmp_path: Path
 ) -> None:
     """The shell ends the command at a line without a backslash, blanks behind it, and a comment."""
-    with pytest.raises(LaunchError, match=r"behind the end of pretrain_gpt\.py"):
+    with pytest.raises(LaunchError, match=re.escape(told)):
         read_in(tmp_path, {"launch.sh": f"{GPT}{between}\n  {option}\n"}, Stated())
     whole = read_in(tmp_path, {"launch.sh": f"{GPT} \\\n  {option}\n"}, Stated())
     assert whole.target.name == "megatron"

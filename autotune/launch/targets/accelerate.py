@@ -80,6 +80,8 @@ def _read_replicas(options: Options, facts: Facts) -> Facts:
     if kind != "FSDP":
         return {"dp": dp, "zero": 0, "zero_degree": 0, "keep_gathered": "none"}
     version = typed(int, _VERSION, options.get(_VERSION, 1))
+    if version not in (1, 2):
+        raise LaunchError(f"{_VERSION} is {version}; known are 1 and 2")
     if version == 1:
         option = next((n for n in (_SHARDING, _RESHARD) if n in options), _SHARDING)
         word = str(options.get(option, "FULL_SHARD")).upper()

@@ -25,7 +25,7 @@ from autotune.launch.facts import Facts, Launch
 from autotune.launch.known import known_options
 from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_json, flattened
-from autotune.launch.rows import AUTO, Options, Row, Table, row, shown, truth, value
+from autotune.launch.rows import AUTO, Options, Row, Table, row, shown, truth, typed, value
 from autotune.launch.scripts import header, one_line, script
 from autotune.launch.target import Files, Note, Target, add_target
 from distir.strategy import PLACEMENT
@@ -56,20 +56,46 @@ def _write_precision(facts: Facts) -> Options:
 
 
 _ACCUMULATED, _SENT = "data_types.grad_accum_dtype", "communication_data_type"
-_IN_COMPUTE = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+_DTYPES = {
+    **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "half", "torch.float16"), "fp16"),
+    **dict.fromkeys(("fp32", "float32", "float", "torch.float32"), "fp32"),
+}
+"""Precisions by what DeepSpeed calls them."""
+
+
+def _adds_up_as_computed(facts: Facts) -> bool:
+    """Whether gradients can be added up in no other type than they are computed in: without ZeRO
+    DeepSpeed refuses others."""
+    return facts["zero"] == 0 and facts["precision"] != "fp32"
 
 
 def _write_gradients(facts: Facts) -> Options:
-    compute = facts["gradient_precision"] == "compute"
-    word = _IN_COMPUTE[facts["precision"]] if compute else "fp32"
+    compute = facts["gradient_precision"] == "compute" or _adds_up_as_computed(facts)
+    word = facts["precision"] if compute else "fp32"
     return {_ACCUMULATED: word, _SENT: word}
 
 
+def _gradient_type(option: str, options: Options, facts: Facts) -> str:
+    """The type of an option, by default that in which the model computes."""
+    given = options.get(option)
+    word = facts["precision"] if given is None else typed(str, option, given).lower()
+    if _DTYPES.get(word) not in ("fp32", facts["precision"]):
+        known = " and ".join(dict.fromkeys(("fp32", facts["precision"])))
+        raise LaunchError(
+            f"{option} is {shown(given)}; what is simulated of a model in {facts['precision']} is "
+            f"{known}"
+        )
+    return _DTYPES[word]
+
+
 def _read_gradients(options: Options, facts: Facts) -> Facts:
-    # Without a word, gradients are added up and sent as they are computed; bf16 adds up in fp32.
-    usual = "fp32" if facts["precision"] == "bf16" else facts["precision"]
-    word = options.get(_ACCUMULATED) or usual
-    compute = word == facts["precision"]
+    compute = _gradient_type(_ACCUMULATED, options, facts) == facts["precision"]
+    if not compute and _adds_up_as_computed(facts):
+        raise LaunchError(
+            f"{_ACCUMULATED} is {shown(options[_ACCUMULATED])} without ZeRO, which DeepSpeed "
+            f"refuses; expected {facts['precision']}, or zero_optimization.stage of 1 to 3"
+        )
     return {"gradient_precision": "compute" if compute else "fp32"}
 
 
@@ -262,11 +288,25 @@ def _approximated(facts: Facts) -> Iterator[Note]:
             "gradients are reduced beside the backward pass (overlap_comm); with the stack "
             "deepspeed, which is the pipeline engine's, they are simulated after it",
         )
-    if facts["gradient_precision"] == "both":
+    if facts["gradient_precision"] != "compute" and _adds_up_as_computed(facts):
+        yield Note(
+            "gradient_precision",
+            f"gradients are added up and sent in {facts['precision']}: without ZeRO DeepSpeed "
+            "refuses another type; see as deepspeed runs it",
+        )
+    elif facts["gradient_precision"] == "both":
         yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
 
 
+def _as_run(facts: Facts) -> Mapping[str, Any]:
+    return {"gradient_precision": "compute"} if _adds_up_as_computed(facts) else {}
+
+
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    added, sent = (_gradient_type(name, options, facts) for name in (_ACCUMULATED, _SENT))
+    if added != sent:
+        reason = f"gradients are added up in {added}, in which they are sent here"
+        yield Note(_SENT, reason, options.get(_SENT, sent))
     overlaps = truth(_OVERLAP, options.get(_OVERLAP, facts["zero"] == 3))
     if facts["zero"] and facts["dp"] * facts["cp"] > 1 and not overlaps:
         yield Note(
@@ -431,6 +471,7 @@ DEEPSPEED = add_target(
         write=_write,
         read=_read,
         approximated=_approximated,
+        as_run=_as_run,
         missing=_missing,
         assumed=_assumed,
         is_neutral=KNOWN.is_neutral,

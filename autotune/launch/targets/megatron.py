@@ -36,7 +36,13 @@ from autotune.launch.targets.megatron_core import (
     group_size,
     modules_recomputed,
 )
-from autotune.launch.targets.megatron_model import MODEL_ROWS, unstated
+from autotune.launch.targets.megatron_model import (
+    DISPATCHER,
+    DISPATCHERS,
+    EXCHANGING,
+    MODEL_ROWS,
+    unstated,
+)
 from distir.factoring import EXPERT_ORDERS
 from distir.limits import MOST_MICROBATCHES
 
@@ -67,9 +73,8 @@ def _write_experts(facts: Facts) -> Options:
 
 
 def _read_experts(options: Options, facts: Facts) -> Facts:
-    ep = typed(int, "--expert-model-parallel-size", options.get("--expert-model-parallel-size", 1))
-    tp = options.get("--expert-tensor-parallel-size", facts["tp"])
-    tp = typed(int, "--expert-tensor-parallel-size", tp)
+    usual = {"--expert-model-parallel-size": 1, "--expert-tensor-parallel-size": facts["tp"]}
+    ep, tp = (typed(int, name, options.get(name, size), 1) for name, size in usual.items())
     if ep == 1 and tp != facts["tp"] and MODEL + "experts.count" in facts:
         raise LaunchError(
             f"--expert-tensor-parallel-size is {tp}, but with --expert-model-parallel-size 1 what "
@@ -101,9 +106,9 @@ _RAMPS = ("--rampup-batch-size", "--step-batch-size-schedule")
 
 
 def _read_batch(options: Options, facts: Facts) -> Facts:
-    micro = typed(int, "--micro-batch-size", options.get("--micro-batch-size", 0))
-    if not micro:
+    if "--micro-batch-size" not in options:
         raise missing("--micro-batch-size")
+    micro = typed(int, "--micro-batch-size", options["--micro-batch-size"], 1)
     batch = facts.get("batch_size")
     if batch is None:
         ramp = next((name for name in _RAMPS if name in options), None)
@@ -112,8 +117,8 @@ def _read_batch(options: Options, facts: Facts) -> Facts:
                 f"{ramp} lets the batch grow; state the one to look at by --batch-size"
             )
         # Without a global batch there is one microbatch.
-        batch = typed(int, "--global-batch-size", options.get("--global-batch-size", 0))
-        batch = batch or micro * facts["dp"]
+        usual = micro * facts["dp"]
+        batch = typed(int, "--global-batch-size", options.get("--global-batch-size", usual), 1)
     return {"micro_batch": micro, "batch_size": batch, **microbatches(batch, micro, facts["dp"])}
 
 
@@ -218,10 +223,10 @@ def _read_cuts(options: Options, pp: int, layers: int) -> Cuts:
 
 def _chunks(options: Options, pp: int, layers: int) -> int:
     if _CHUNKS in options:
-        return max(1, typed(int, _CHUNKS, options[_CHUNKS]))
+        return typed(int, _CHUNKS, options[_CHUNKS], 1)
     if _CHUNK_LAYERS not in options:
         return 1
-    size = max(1, typed(int, _CHUNK_LAYERS, options[_CHUNK_LAYERS]))
+    size = typed(int, _CHUNK_LAYERS, options[_CHUNK_LAYERS], 1)
     chunks, rest = divmod(layers, pp * size)
     if rest or not chunks:
         raise LaunchError(f"{layers} layers do not divide by pp {pp} × {size} ({_CHUNK_LAYERS})")
@@ -267,7 +272,7 @@ def _read_zero(options: Options, facts: Facts) -> Facts:
         zero = sharded[given]
     elif truth("--use-torch-fsdp2", options.get("--use-torch-fsdp2", False)):
         zero = 3
-    instances = typed(int, _INSTANCES, options.get(_INSTANCES, 1))
+    instances = typed(int, _INSTANCES, options.get(_INSTANCES, 1), 1)
     if facts["dp"] * facts["cp"] == 1:
         return {"zero": 0, "zero_degree": 0}
     part, rest = divmod(facts["dp"], instances)
@@ -542,6 +547,9 @@ def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
         if modules != set(modules_recomputed(facts)):
             simulated = ", ".join(modules_recomputed(facts))
             yield Note("--recompute-modules", f"what is simulated is {simulated}", given)
+    dispatcher = options.get(DISPATCHER, DISPATCHERS[0])
+    if facts["ep"] * facts["tp"] > 1 and "--num-experts" in options and dispatcher != EXCHANGING:
+        yield Note(DISPATCHER, f"what is simulated is {EXCHANGING}", dispatcher)
     yield from recomputes_more(options, facts)
     if "--use-torch-fsdp2" in options:
         yield Note("--use-torch-fsdp2", "simulated as any sharding of parameters", True)

@@ -5,9 +5,21 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from autotune.launch.common import width_of_heads
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts
-from autotune.launch.rows import Options, Row, flag, missing, row, shown, truth, typed, value
+from autotune.launch.rows import (
+    Options,
+    Row,
+    as_word,
+    flag,
+    missing,
+    row,
+    shown,
+    truth,
+    typed,
+    value,
+)
 
 
 def _m(name: str) -> str:
@@ -49,7 +61,8 @@ def _read_groups(options: Options, facts: Facts) -> Facts:
     grouped = truth("--group-query-attention", options.get("--group-query-attention", False))
     if not grouped:
         return {_m("kv_heads"): heads}
-    return {_m("kv_heads"): typed(int, "--num-query-groups", options.get("--num-query-groups", 1))}
+    groups = typed(int, "--num-query-groups", options.get("--num-query-groups", 1), 1)
+    return {_m("kv_heads"): groups}
 
 
 def _read_positions(options: Options, facts: Facts) -> Facts:
@@ -93,12 +106,18 @@ def _read_biases(options: Options, facts: Facts) -> Facts:
     return {_m("ffn_bias"): bias, _m("output_bias"): bias, _m("qkv_bias"): qkv}
 
 
+DISPATCHER, EXCHANGING = "--moe-token-dispatcher-type", "alltoall"
+DISPATCHERS = ("allgather", EXCHANGING, "flex")
+"""How tokens get to experts, the first if nobody says; what is simulated is that they are
+exchanged."""
+
+
 def _write_experts(facts: Facts) -> Options:
     said: dict[str, Any] = {
         "--num-experts": facts[_m("experts.count")],
         "--moe-router-topk": facts[_m("experts.top_k")],
         "--moe-ffn-hidden-size": facts[_m("experts.ffn")],
-        "--moe-token-dispatcher-type": "alltoall",
+        DISPATCHER: EXCHANGING,
         "--moe-grouped-gemm": True,
     }
     dense, layers = facts[_m("experts.dense_layers")], facts[_m("layers")]
@@ -132,6 +151,10 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
     def there(name: str) -> bool:
         return truth(name, options.get(name, False))
 
+    dispatcher = as_word(options.get(DISPATCHER, DISPATCHERS[0]))
+    if dispatcher not in DISPATCHERS:
+        known = ", ".join(DISPATCHERS)
+        raise LaunchError(f"{DISPATCHER} is {shown(options[DISPATCHER])}; known are {known}")
     sigmoid = options.get("--moe-router-score-function", "softmax") == "sigmoid"
     corrected = there("--moe-router-enable-expert-bias")
     count, groups = number("--num-experts", 0), number("--moe-router-num-groups", 1)
@@ -256,12 +279,14 @@ def _read_width(options: Options, facts: Facts) -> Facts:
     # Megatron-LM's own default: 8/3 of the width, a multiple of 64, for gated activations.
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     width = options.get("--ffn-hidden-size", usual)
-    return {_m("ffn"): typed(int, "--ffn-hidden-size", width)}
+    return {_m("ffn"): typed(int, "--ffn-hidden-size", width, 1)}
 
 
 def _read_head(options: Options, facts: Facts) -> Facts:
-    usual = facts[_m("hidden")] // max(1, facts[_m("heads")])
-    return {_m("head_dim"): typed(int, "--kv-channels", options.get("--kv-channels", usual))}
+    if "--kv-channels" in options:
+        return {_m("head_dim"): typed(int, "--kv-channels", options["--kv-channels"], 1)}
+    names = "--hidden-size", "--num-attention-heads", "--kv-channels"
+    return {_m("head_dim"): width_of_heads(facts, *names)}
 
 
 def _write_head(facts: Facts) -> Options:
@@ -270,9 +295,9 @@ def _write_head(facts: Facts) -> Options:
 
 
 MODEL_ROWS: tuple[Row, ...] = (
-    value(_m("layers"), "--num-layers"),
-    value(_m("hidden"), "--hidden-size"),
-    value(_m("heads"), "--num-attention-heads"),
+    value(_m("layers"), "--num-layers", least=1),
+    value(_m("hidden"), "--hidden-size", least=1),
+    value(_m("heads"), "--num-attention-heads", least=1),
     row(
         (_m("ffn"),),
         ("--ffn-hidden-size",),
@@ -286,7 +311,7 @@ MODEL_ROWS: tuple[Row, ...] = (
         _write_groups,
         _read_groups,
     ),
-    value(_m("positions"), "--max-position-embeddings"),
+    value(_m("positions"), "--max-position-embeddings", least=1),
     row((_m("norm"),), ("--normalization",), _write_norm, _read_norm),
     value(
         _m("norm_epsilon"),
@@ -340,7 +365,7 @@ MODEL_ROWS: tuple[Row, ...] = (
             "--num-experts",
             "--moe-router-topk",
             "--moe-ffn-hidden-size",
-            "--moe-token-dispatcher-type",
+            DISPATCHER,
             "--moe-grouped-gemm",
             "--moe-layer-freq",
             "--moe-shared-expert-intermediate-size",

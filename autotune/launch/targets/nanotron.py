@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from autotune.launch.common import (
     length_of_text,
     one_schedule,
     unsaid,
+    width_of_heads,
 )
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts, Launch
@@ -34,6 +36,7 @@ from autotune.launch.rows import (
     words,
 )
 from autotune.launch.scripts import header, one_line, script, torchrun
+from autotune.launch.sources import LAUNCHER, devices_of
 from autotune.launch.target import Files, Note, Target, add_target
 from distir.strategy import PLACEMENT
 
@@ -154,7 +157,6 @@ def _read_class(options: Options, facts: Facts) -> Facts:
         if name.startswith(_M) and name.endswith(_EXPERTS) and typed(int, name, given or 1) > 1:
             raise LaunchError(f"{name} is {given}; what is read of nanotron has no experts")
     bias = truth(f"{_M}attention_bias", options.get(f"{_M}attention_bias", False))
-    hidden, heads = facts[f"{MODEL}hidden"], facts[f"{MODEL}heads"]
     found = {
         "norm": "rms",
         "gated": True,
@@ -164,7 +166,7 @@ def _read_class(options: Options, facts: Facts) -> Facts:
         "ffn_bias": False,
         "output_bias": False,
         "qkv_bias": bias,
-        "head_dim": hidden // max(1, heads),
+        "head_dim": width_of_heads(facts, f"{_M}hidden_size", f"{_M}num_attention_heads"),
         "fused_qkv": False,
     }
     return {MODEL + name: each for name, each in found.items()}
@@ -181,7 +183,7 @@ _SIZES = {
 }
 
 ROWS: tuple[Row, ...] = (
-    value("dp", f"{_P}dp"),
+    value("dp", f"{_P}dp", least=1),
     value("tp", f"{_P}tp", least=1),
     value("pp", f"{_P}pp", least=1),
     value("cp", f"{_P}context_parallel_size", 1, always=True, least=1),
@@ -219,7 +221,7 @@ ROWS: tuple[Row, ...] = (
     row(("optimizer",), ("optimizer.optimizer_factory.name",), _write_optimizer, _read_optimizer),
     unsaid("mode", "training", "run_train.py trains"),
     value("vocabulary_multiple", "model.make_vocab_size_divisible_by", 1, always=True),
-    *(value(MODEL + ours, _M + theirs, always=True) for ours, theirs in _SIZES.items()),
+    *(value(MODEL + ours, _M + theirs, always=True, least=1) for ours, theirs in _SIZES.items()),
     value(f"{MODEL}norm_epsilon", f"{_M}rms_norm_eps", 1e-6, kind=float, always=True),
     value(f"{MODEL}rotary_base", f"{_M}rope_theta", 10000.0, kind=float, always=True),
     switch(f"{MODEL}tied_embeddings", f"{_M}tie_word_embeddings"),
@@ -321,16 +323,25 @@ def _read(source: Source) -> Options | None:
     beside = source.beside(str(said["--config-file"]))
     if beside is None or beside.table is None:
         raise LaunchError(f"{source.path}: {said['--config-file']} is not beside it")
-    return _with_devices(flattened(beside.table))
+    found = _with_devices(flattened(beside.table))
+    started, needed = devices_of(said), devices_of(found)
+    if None not in (started, needed) and started != needed:
+        raise LaunchError(
+            f"{source.path}: it starts {started} processes, and the degrees in {beside.path.name} "
+            f"make {needed}; nanotron refuses that: state one of them otherwise"
+        )
+    others = {n: v for n, v in said.items() if n not in LAUNCHER and n != "--config-file"}
+    return {**found, **others}
 
 
 def _with_devices(options: dict[str, Any]) -> dict[str, Any]:
-    """The degrees say themselves how many devices there are."""
-    count = 1
-    for name in ("dp", "tp", "pp", "context_parallel_size"):
-        degree = options.get(f"{_P}{name}", 1)
-        count *= degree if isinstance(degree, int) else 0
-    return {**options, "--nproc-per-node": count} if count else options
+    """The degrees say themselves how many devices there are, if they are numbers."""
+    names = [f"{_P}{name}" for name in ("dp", "tp", "pp", "context_parallel_size")]
+    try:
+        count = math.prod(typed(int, name, options.get(name, 1), 1) for name in names)
+    except LaunchError:  # said of the option itself, later
+        return options
+    return {**options, "--nproc-per-node": count}
 
 
 KNOWN = known_options("nanotron")

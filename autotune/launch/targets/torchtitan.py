@@ -63,7 +63,7 @@ def _number(options: Options, facts: Facts, option: str, field: str, default: in
     """A whole number, by default the registry function's, or the framework's."""
     known = registered(facts)
     usual = getattr(known, field) if known is not None and field else default
-    return typed(int, option, options.get(option, usual))
+    return typed(int, option, options.get(option, usual), 1)
 
 
 def _degree(fact: str, key: str, field: str = "") -> Row:
@@ -72,10 +72,7 @@ def _degree(fact: str, key: str, field: str = "") -> Row:
     option = f"{_P}{key}"
 
     def read(options: Options, facts: Facts) -> Facts:
-        degree = _number(options, facts, option, field, 1)
-        if degree < 1:
-            raise LaunchError(f"{option} is {degree}; expected a number of at least 1")
-        return {fact: degree}
+        return {fact: _number(options, facts, option, field, 1)}
 
     return row((fact,), (option,), lambda facts: {option: facts[fact]}, read)
 
@@ -145,8 +142,8 @@ def _read_batch(options: Options, facts: Facts) -> Facts:
         )
     if facts["pp"] == 1:
         return {"micro_batch": local, "microbatches": times, "batch_size": batch}
-    micro = typed(int, _MICRO, options.get(_MICRO, 1))
-    count, rest = divmod(local, max(1, micro))
+    micro = typed(int, _MICRO, options.get(_MICRO, 1), 1)
+    count, rest = divmod(local, micro)
     if rest or times > 1:
         raise LaunchError(
             f"{times} pipelines per step of {local} samples in microbatches of {micro} are not "

@@ -1,0 +1,191 @@
+"""What options say is taken as the framework takes it, or refused in one line that names it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.launch import TARGETS, LaunchError
+from autotune.launch.read import Reading, Stated, read_launch
+from autotune.problem import load_problem
+from distir.strategy import Strategy
+from tests.launch.strategies import launch_with, read_back
+
+GOLDEN = Path(__file__).parent / "golden"
+
+Read = Callable[..., Reading]
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Read:
+    """Reads a golden launch with one line of a file changed."""
+
+    def read(launch: str, name: str, before: str, after: str, **stated: Any) -> Reading:
+        for file in (GOLDEN / launch).iterdir():
+            text = file.read_text("utf-8")
+            if file.name == name:
+                assert before in text
+                text = text.replace(before, after, 1)
+            (tmp_path / file.name).write_text(text, "utf-8")
+        return read_launch(tmp_path, Stated(**stated))
+
+    return read
+
+
+MEGATRON, TITAN = "gpt-oss-120b-64/megatron", "llama3-405b-512/torchtitan"
+NANOTRON, DEEPSPEED = "llama3.2-1b-4/nanotron", "llama3-8b-zero3-8/deepspeed"
+COUNTS = [
+    (MEGATRON, "launch.sh", "--expert-model-parallel-size 8", "0"),
+    (MEGATRON, "launch.sh", "--micro-batch-size 1", "-1"),
+    (MEGATRON, "launch.sh", "--global-batch-size 1280", "0"),
+    (MEGATRON, "launch.sh", "--num-query-groups 8", "0"),
+    (MEGATRON, "launch.sh", "--kv-channels 64", "0"),
+    (MEGATRON, "launch.sh", "--ffn-hidden-size 2880", "0"),
+    (TITAN, "launch.sh", "--parallelism.pipeline_parallel_microbatch_size 1", "0"),
+    (TITAN, "launch.sh", "--training.seq_len 8192", "-1"),
+    (NANOTRON, "config.yaml", "num_key_value_heads: 8", "0"),
+    (DEEPSPEED, "ds_config.json", '"gradient_accumulation_steps": 4', "0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("launch", "name", "line", "number"), COUNTS, ids=lambda each: str(each).split("/")[-1]
+)
+def test_what_is_counted_is_at_least_one(
+    changed: Read, launch: str, name: str, line: str, number: str
+) -> None:
+    option = re.split(r"[ :]", line.strip('"'))[0].strip('"')
+    after = re.sub(r"\d+$", number, line)
+    with pytest.raises(LaunchError, match=rf"{option} is {number}; expected a number of at least"):
+        changed(launch, name, line, after)
+
+
+def test_copies_of_the_distributed_optimizer_are_counted(changed: Read) -> None:
+    more = "--use-distributed-optimizer --num-distributed-optimizer-instances 0"
+    with pytest.raises(LaunchError, match="instances is 0; expected a number of at least 1"):
+        changed(MEGATRON, "launch.sh", "--use-distributed-optimizer", more)
+
+
+def test_heads_whose_width_is_not_stated_divide_the_width_of_the_model(changed: Read) -> None:
+    with pytest.raises(LaunchError, match=r"hidden_size \(2048\) does not divide by .* \(1000\)"):
+        changed(NANOTRON, "config.yaml", "heads: 32", "heads: 1000")
+
+
+# --- exchanges of tokens --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["allgather", "flex", None])
+def test_another_exchange_of_tokens_is_told(changed: Read, word: str | None) -> None:
+    """Megatron-Core gathers all tokens if nobody says."""
+    line = "--moe-token-dispatcher-type alltoall"
+    found = changed(MEGATRON, "launch.sh", line, line.replace("alltoall", word) if word else "")
+    (note,) = [n for n in found.not_modelled if n.what == "--moe-token-dispatcher-type"]
+    assert (note.value, note.reason) == (word or "allgather", "what is simulated is alltoall")
+
+
+def test_an_unknown_exchange_of_tokens_is_refused(changed: Read) -> None:
+    line = "--moe-token-dispatcher-type alltoall"
+    with pytest.raises(LaunchError, match="is 'nonsense'; known are allgather, alltoall, flex"):
+        changed(MEGATRON, "launch.sh", line, line.replace("alltoall", "nonsense"))
+
+
+# --- types of gradients ---------------------------------------------------------------------------
+
+
+def read_deepspeed(folder: Path, **sections: Any) -> Reading:
+    config: Mapping[str, Any] = {
+        "train_micro_batch_size_per_gpu": 2,
+        "train_batch_size": 16,
+        "zero_optimization": {"stage": 2},
+        "bf16": {"enabled": True},
+        **sections,
+    }
+    (folder / "ds_config.json").write_text(json.dumps(config))
+    return read_launch(folder / "ds_config.json", Stated(devices=8, model="gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [(None, "compute"), ("bf16", "compute"), ("bfloat16", "compute"), ("fp32", "fp32")],
+)
+def test_gradients_have_the_type_that_deepspeed_gives_them(
+    tmp_path: Path, word: str | None, found: str
+) -> None:
+    """That of the model if nobody says (deepspeed 0.19, runtime/engine.py, get_data_types)."""
+    said = {} if word is None else {"data_types": {"grad_accum_dtype": word}}
+    assert read_deepspeed(tmp_path, **said).facts["gradient_precision"] == found
+
+
+def test_gradients_that_are_sent_in_another_type_are_told(tmp_path: Path) -> None:
+    reading = read_deepspeed(tmp_path, communication_data_type="fp32")
+    assert "communication_data_type" in {note.what for note in reading.not_modelled}
+    assert reading.facts["gradient_precision"] == "compute"
+
+
+@pytest.mark.parametrize("word", ["int8", "fp16", "abc"])
+def test_other_types_of_gradients_are_refused(tmp_path: Path, word: str) -> None:
+    expected = f"grad_accum_dtype is '{word}'; what is simulated of a model in bf16 is fp32 and bf1"
+    with pytest.raises(LaunchError, match=expected):
+        read_deepspeed(tmp_path, data_types={"grad_accum_dtype": word})
+
+
+def test_without_zero_gradients_are_added_up_as_they_are_computed(tmp_path: Path) -> None:
+    """DeepSpeed refuses other types (_do_optimizer_sanity_check), so that none is written."""
+    problem = load_problem("gpt2-xs", "dgx-a100", devices=2, gradient_precision="fp32")
+    target, launch = TARGETS.get("deepspeed"), launch_with(problem, Strategy(dp=2))
+    reading = read_back(target, launch, tmp_path, model="gpt2-xs")
+    assert reading.facts["gradient_precision"] == "compute"
+    assert target.as_run(launch.facts) == {"gradient_precision": "compute"}
+    assert "gradient_precision" in {note.what for note in target.approximated(launch.facts)}
+    with pytest.raises(LaunchError, match="without ZeRO, which DeepSpeed refuses"):
+        read_deepspeed(
+            tmp_path, zero_optimization={"stage": 0}, data_types={"grad_accum_dtype": "fp32"}
+        )
+
+
+@pytest.mark.parametrize("value", ["${TP#tp}", "${TP:0:1}", "${#GPUS[@]}", "$(nproc)"])
+def test_a_value_that_is_not_worked_out_is_asked_for_by_its_option(
+    changed: Read, value: str
+) -> None:
+    line = "--pipeline-model-parallel-size"
+    with pytest.raises(LaunchError, match="--set pipeline-model-parallel-size=VALUE"):
+        changed(MEGATRON, "launch.sh", f"{line} 4", f'{line} "{value}"')
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_name_that_json_states_twice_is_refused(changed: Read) -> None:
+    before = '"zero_optimization": {'
+    with pytest.raises(LaunchError, match="'zero_optimization' is stated 2 times; leave one"):
+        changed(DEEPSPEED, "ds_config.json", before, '"zero_optimization": {},\n' + before)
+
+
+def test_degrees_of_nanotron_may_be_variables(changed: Read) -> None:
+    stated = {"settings": {"TP": "2"}}
+    assert changed(NANOTRON, "config.yaml", "tp: 2", "tp: ${TP}", **stated).strategy.tp == 2
+
+
+def test_nanotron_starts_as_many_processes_as_its_degrees_make(changed: Read) -> None:
+    with pytest.raises(LaunchError, match=r"starts 8 processes, .* config.yaml make 4"):
+        changed(NANOTRON, "launch.sh", "--nproc-per-node 4", "--nproc-per-node 8")
+
+
+def test_options_that_nanotron_does_not_take_are_told(changed: Read) -> None:
+    with pytest.raises(LaunchError, match=r"--parallelism\.tp is no option that is understood"):
+        changed(
+            NANOTRON,
+            "launch.sh",
+            "--config-file config.yaml",
+            "--config-file config.yaml --parallelism.tp 4",
+        )
+
+
+def test_versions_of_fsdp_are_one_and_two(changed: Read) -> None:
+    with pytest.raises(LaunchError, match="fsdp_version is 7; known are 1 and 2"):
+        changed("llama3-8b-zero3-8/accelerate", "accelerate.yaml", "version: 2", "version: 7")
