@@ -339,6 +339,22 @@ class Slice(Op):
             self, stops=tuple(None if f else s for f, s in zip(full, self.stops, strict=True))
         )
 
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        """The first elements of a dim are as many as the result has at these sizes: where that is
+        a size of the workload, such as the batch, the file has it written out."""
+        kept = self.localized(operands, results)
+        assert isinstance(kept, Slice)
+        return replace(kept, stops=_first(kept, results[0].shape))
+
+
+def _first(op: Slice | SliceGradient, shape: Sequence[int]) -> tuple[int | None, ...]:
+    """The stops of a slice of this shape: where it takes the first elements, their number."""
+    bounds = zip(op.starts, op.stops, op.steps, shape, strict=True)
+    return tuple(
+        size if stop is not None and stop > 0 and start == 0 and step == 1 else stop
+        for start, stop, step, size in bounds
+    )
+
 
 @register_op("SliceGradient")
 @dataclass(frozen=True, slots=True)
@@ -376,6 +392,12 @@ class SliceGradient(Op):
         forward = Slice(self.starts, self.stops, self.steps).localized(results, operands)
         assert isinstance(forward, Slice)
         return replace(self, shape=results[0].shape, stops=forward.stops)
+
+    def rescaled(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+        """As the slice."""
+        kept = self.localized(operands, results)
+        assert isinstance(kept, SliceGradient)
+        return replace(kept, stops=_first(kept, operands[0].shape))
 
 
 @register_op("Boundary")

@@ -330,6 +330,42 @@ def test_rows_may_be_counted_from_the_end_of_a_split_table(
     assert verify(workload, strategy).passed
 
 
+def _with_first_rows() -> Any:
+    """A model of frames that takes as many rows as there are samples from the rows of all frames
+    of all samples, as TimesFormer does: most samples get a row of another one."""
+    return model(
+        {"x": (FLOAT, ["batch", 6, 16])},
+        [
+            node("Reshape", "x folded", "frames"),
+            node("Shape", "x", "shape"),
+            node("Gather", "shape zero", "samples"),
+            node("Slice", "frames zero samples", "first"),
+            node("Unsqueeze", "first one", "apart"),
+            node("Add", "x apart", "y"),
+            node("MatMul", "y up", "h"),
+            node("Relu", "h", "r"),
+            node("MatMul", "r down", "z"),
+        ],
+        "z",
+        {
+            "folded": integers(-1, 16),
+            "zero": integers(0),
+            "one": integers(1),
+            "up": weights(16, 64),
+            "down": weights(64, 16),
+        },
+    )
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize(
+    "strategy", [Strategy(dp=2), Strategy(tp=2), Strategy(dp=2, tp=2, microbatches=2)]
+)
+def test_the_first_rows_are_as_many_as_there_are_samples(strategy: Strategy, mode: str) -> None:
+    workload = Workload(model=load_model(_with_first_rows()), batch_size=8, mode=mode)
+    assert verify(workload, strategy).passed
+
+
 def test_a_sequence_of_rows_and_columns_gets_no_longer() -> None:
     """Tokens of windows of windows of an image, so that the sequence is six axes of 2."""
     halves = [2] * 6
