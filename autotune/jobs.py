@@ -51,7 +51,6 @@ MOST_DEATHS = 3
 @dataclass(frozen=True, slots=True)
 class _Answer:
     evaluations: Evaluations
-    metric: str
     started: float
     seconds: float
 
@@ -68,8 +67,8 @@ def chunks_in_processes(
         for part, answer in answers:
             parts.answered(part[1], answer.seconds)
             numbers, chosen = parts.taken(*part)
-            objective.metric = objective.metric or answer.metric
             found = answer.evaluations
+            objective.settle_names(found.metrics)
             costs = objective.costs(found)
             yield Chunk(numbers, chosen, found, costs, answer.started, answer.seconds)
 
@@ -169,7 +168,7 @@ def _answered_alone(
     except _died():
         reason = f"its process died {MOST_DEATHS + 1} times: {one_line(error)}"
         failed = Evaluations.of([Evaluation.failure(reason)] * part[1])
-        answer = _Answer(failed, "", started, time.time() - started)
+        answer = _Answer(failed, started, time.time() - started)
     return part, answer
 
 
@@ -315,7 +314,7 @@ class _Worker:
         started, clock = time.time(), time.perf_counter()
         evaluations = evaluated(self.objective, strategies, self.measure)
         seconds = time.perf_counter() - clock
-        return _Answer(evaluations, self.objective.metric, started, seconds)
+        return _Answer(evaluations, started, seconds)
 
 
 _workers: dict[bytes, _Worker] = {}

@@ -106,12 +106,18 @@ class TuneResult(Shown):
     @cached_property
     def found(self) -> Trial | None:
         """The best feasible trial of the search; `None` if there was none."""
-        return best_of(self.trials)
+        return self._best_of(self.trials)
 
     @cached_property
     def best(self) -> Trial | None:
         """The best feasible plan that is known, by the search or by what it was compared with."""
-        return best_of(self.ranked)
+        return self._best_of(self.ranked)
+
+    def _best_of(self, trials: Sequence[Trial]) -> Trial | None:
+        """The best feasible plan; of several objectives, the first of the front: what is equal in
+        the first objective may be worse in another."""
+        front = pareto_of(trials, self.objective)
+        return best_of(trials) if front is None else front.plans[0]
 
     @cached_property
     def closest(self) -> Trial | None:

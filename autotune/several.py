@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.objectives.aims import Aim, aims_in
+from autotune.objectives.aims import Aim, aims_in, each_once
 from autotune.objectives.objective import Objective
 from distir.errors import DistirError
 from distir.metrics import find_metric
@@ -26,9 +26,10 @@ def objective_of_several(
             "throughput,memory=minimize"
         )
     aims = aims_in(objectives)
-    first = aims[0]
-    if isinstance(goal.objective, str) and find_metric(goal.objective) is not None:
-        if goal.objective not in (type(goal).objective, first.metric):
+    stated = find_metric(goal.objective) if isinstance(goal.objective, str) else None
+    if stated is not None:
+        aims = each_once([replace(aim, metric=_simulated_name(aim.metric)) for aim in aims])
+        if goal.objective != type(goal).objective and stated.name != aims[0].metric:
             raise DistirError(
                 f"--objective is {goal.objective} and --objectives is {objectives}; expected "
                 "one of them, or a plug-in whose metrics --objectives names"
@@ -46,6 +47,12 @@ def objective_of_several(
         direction=first.direction,
         others=tuple(others),
     )
+
+
+def _simulated_name(metric: str) -> str:
+    """The simulator's own name of a metric, which may be called otherwise as an objective."""
+    known = find_metric(metric)
+    return metric if known is None else known.name
 
 
 def _as_it_says(aim: Aim, objective: Objective) -> Aim:

@@ -41,19 +41,24 @@ def default_direction(metric: str) -> str:
 
 
 def aims_in(stated: str | Sequence[str]) -> tuple[Aim, ...]:
-    """Aims as they are typed: `throughput,memory`, or `accuracy=maximize` where the usual direction
-    is not meant. Raises `DistirError`."""
+    """Aims by names as they are typed: `throughput,memory`, or `accuracy=maximize` where the usual
+    direction is not meant. Raises `DistirError`."""
     each = stated.split(",") if isinstance(stated, str) else stated
     aims = tuple(_aim(name.strip()) for name in each if name.strip())
     if not aims:
         raise DistirError(
             f"the objectives are {stated!r}; expected metrics such as throughput,memory"
         )
+    return each_once(aims)
+
+
+def each_once(aims: Sequence[Aim]) -> tuple[Aim, ...]:
+    """The aims. Raises `DistirError` if two of them are one metric."""
     names = [aim.metric for aim in aims]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DistirError(f"the objectives are {stated!r}, which has {twice} twice")
-    return aims
+        raise DistirError(f"the objectives are {', '.join(names)}, which has {twice} twice")
+    return tuple(aims)
 
 
 def _aim(text: str) -> Aim:
@@ -62,5 +67,4 @@ def _aim(text: str) -> Aim:
         raise DistirError(
             f"the objective {text!r} is neither a metric nor METRIC=maximize or METRIC=minimize"
         )
-    known = find_metric(name)
-    return Aim(name if known is None else known.name, direction)
+    return Aim(name, direction)

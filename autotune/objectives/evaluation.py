@@ -31,7 +31,7 @@ class Evaluation:
     """Why the strategy is not feasible."""
     violation: float = 0.0
     """How far from feasible, as a fraction of the limit: 0.25 is a quarter more memory than
-    there is.
+    there is. Where a plug-in does not say it of what is not feasible, it is taken to be 1.
     """
     failed: bool = field(default=False, kw_only=True)
     """Whether evaluating went wrong, so that nothing is known about the strategy."""
@@ -80,14 +80,14 @@ def _from_evaluation(raw: Evaluation) -> Evaluation:
     if measured.failed:
         return measured
     reason = None if raw.reason is None else brief(str(raw.reason))
-    violation = float(raw.violation)
-    return Evaluation(
-        measured.metrics,
-        bool(raw.feasible),
-        reason,
-        violation if math.isfinite(violation) else 1.0,
-        failed=bool(raw.failed),
-    )
+    feasible, failed = bool(raw.feasible), bool(raw.failed)
+    violation = 0.0 if feasible or failed else _violation(float(raw.violation))
+    return Evaluation(measured.metrics, feasible, reason, violation, failed=failed)
+
+
+def _violation(stated: float) -> float:
+    """How far from feasible a strategy is that is not: 1 where that is not said, or cannot be."""
+    return stated if math.isfinite(stated) and stated > 0 else 1.0
 
 
 def _from_mapping(raw: Mapping[Any, Any]) -> Evaluation:

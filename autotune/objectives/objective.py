@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
@@ -14,7 +14,8 @@ from autotune.objectives.costs import settled_all
 from autotune.objectives.evaluation import Evaluation, as_evaluation, finite, traceback_of
 from autotune.objectives.reporting import Pruned, Reporting
 from autotune.plugins import PluginError
-from distir.errors import DistirError
+from distir.errors import DistirError, shown
+from distir.metrics import find_metric
 from distir.strategy import Strategy
 from distir.user_code import one_line, run_user_code
 
@@ -80,13 +81,24 @@ class Objective:
         except BaseException as error:  # noqa: BLE001  the code is someone else's
             return Evaluation.failure(one_line(error), {"traceback": traceback_of(error)})
 
+    def settle_names(self, measured: Collection[str]) -> None:
+        """Learns from the names of what was measured which of it counts: the first, if nobody says.
+        What a plug-in measures itself comes first; only a name that it does not know may be what
+        the simulator calls one of its metrics as an objective."""
+        self.metric = self.metric or next(iter(measured), "")
+        known = {aim.metric for aim in self.aims}
+        self.metric = _settled_name(self.metric, measured, known)
+        self.others = tuple(
+            replace(aim, metric=_settled_name(aim.metric, measured, known)) for aim in self.others
+        )
+
     def checked(self, evaluation: Evaluation) -> Evaluation:
         """`evaluation`, or a failure if the metric that counts is missing or not a finite
         number.
         """
         if evaluation.failed:
             return evaluation
-        self.metric = self.metric or next(iter(evaluation.metrics), "")
+        self.settle_names(evaluation.metrics)
         reasons = (_missing(aim.metric, evaluation) for aim in self.aims)
         reason = next((each for each in reasons if each is not None), None)
         return evaluation if reason is None else Evaluation.failure(reason, evaluation.output)
@@ -97,7 +109,7 @@ class Objective:
 
         from autotune.objectives.columns import Evaluations
 
-        self.metric = self.metric or next(iter(evaluations.metrics), "")
+        self.settle_names(evaluations.metrics)
         values = evaluations.metrics.get(self.metric)
         counted = evaluations.feasible & ~evaluations.failed
         if values is not None and not (counted & ~np.isfinite(values)).any():
@@ -142,6 +154,13 @@ class Objective:
         return None if evaluation.failed else self._first.cost(evaluation.metrics)
 
 
+def _settled_name(name: str, measured: Collection[str], taken: Collection[str]) -> str:
+    """What is called `name` among what was measured, unless that is `taken` by another aim."""
+    found = None if name in measured else find_metric(name)
+    is_meant = found is not None and found.name in measured and found.name not in taken
+    return found.name if found is not None and is_meant else name
+
+
 def _missing(metric: str, evaluation: Evaluation) -> str | None:
     """Why an evaluation has no usable value of a metric; None if it has one, or needs none."""
     value = evaluation.metrics.get(metric)
@@ -162,7 +181,9 @@ def as_objective(
     metric: str | None = None,
     direction: str | None = None,
 ) -> Objective:
-    """Wraps a plug-in. `metric` and `direction` override what the plug-in says of itself."""
+    """Wraps a plug-in. `metric` and `direction` override what the plug-in says of itself. Raises
+    `DistirError` if it cannot be called with a strategy alone, or says of itself what is no text.
+    """
     if isinstance(function, Objective):
         return function
     if inspect.isclass(function):
@@ -175,13 +196,38 @@ def as_objective(
     known = {"simulate": simulate, "report": reporting}
     wanted = {name: given for name, given in known.items() if name in _parameters(function)}
     measure = cast(Callable[..., Measured], function)
+    _check_call(name, measure, wanted)
     return Objective(
         name=name,
         function=partial(measure, **wanted) if wanted else measure,
         reporting=reporting if "report" in wanted else None,
-        metric=metric or getattr(function, "metric", ""),
-        direction=direction or getattr(function, "direction", ""),
+        metric=metric or _own_word(name, function, "metric"),
+        direction=direction or _own_word(name, function, "direction"),
     )
+
+
+def _own_word(name: str, function: object, attribute: str) -> str:
+    """What a plug-in says of itself; empty where it says nothing."""
+    said = getattr(function, attribute, None)
+    if said is not None and not isinstance(said, str):
+        raise PluginError(f"objective {name} has {attribute} {shown(said)}; expected a text")
+    return said or ""
+
+
+def _check_call(name: str, function: Callable[..., object], wanted: Mapping[str, object]) -> None:
+    """Raises `PluginError` if a call with a strategy, and with what a plug-in `wanted` besides,
+    could only fail."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(None, **wanted)
+    except TypeError as error:
+        raise PluginError(
+            f"objective {name} cannot be called with a strategy: {error}; expected one "
+            "parameter for the strategy, and defaults of all others but `simulate` and `report`"
+        ) from error
 
 
 def _parameters(function: Callable[..., object]) -> Collection[str]:

@@ -61,7 +61,8 @@ def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Ite
 def closest_line(closest: Trial | None) -> Iterator[str]:
     """The plan that misses by least, if there is one."""
     if closest is not None:
-        yield f"Closest: {closest.label}, {closest.evaluation.reason or 'which failed'}"
+        reason = closest.evaluation.reason or "for which no reason is given"
+        yield f"Closest: {closest.label}, {reason}"
 
 
 OVERHEAD = 1 / 3

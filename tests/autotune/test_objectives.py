@@ -219,3 +219,76 @@ def test_a_time_limit_changes_nothing_for_trials_that_keep_it() -> None:
         for limit in (20.0, None)
     )
     assert [t.to_dict(256) for t in limited.trials] == [t.to_dict(256) for t in free.trials]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "said"),
+    [
+        ("lambda: 1.0", "too many positional arguments"),
+        ("lambda strategy, rate: 1.0", "missing a required argument: 'rate'"),
+        ("lambda simulate: 1.0", "multiple values for argument 'simulate'"),
+    ],
+)
+def test_a_plugin_that_no_strategy_can_be_given_is_refused_at_once(
+    plugin: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"cost = {plugin}\n")
+    with pytest.raises(PluginError, match=f"cannot be called with a strategy: {said}; expected"):
+        load(f"{file}:cost")
+
+
+@pytest.mark.parametrize("attribute", ["metric", "direction"])
+def test_what_a_plugin_says_of_itself_is_a_text(attribute: str) -> None:
+    def cost(strategy: Strategy) -> float:
+        return 1.0
+
+    setattr(cost, attribute, None)
+    assert load(cost).measure(Strategy()).metrics == {"value": 1.0}
+    setattr(cost, attribute, 3)
+    with pytest.raises(PluginError, match=f"objective cost has {attribute} 3; expected a text"):
+        load(cost)
+
+
+@pytest.mark.parametrize("stated", [0.0, -3.0, math.nan, math.inf])
+def test_what_a_plugin_calls_infeasible_is_never_told_as_feasible(stated: float) -> None:
+    """A violation of 0 is that of feasible strategies, for samplers and for Optuna."""
+    assert as_evaluation(Evaluation({"a": 1.0}, feasible=False, violation=stated)).violation == 1.0
+    assert as_evaluation(Evaluation({"a": 1.0}, violation=stated)).violation == 0.0
+
+
+@pytest.mark.parametrize("sampler", ["uct", "tpe"])
+def test_samplers_leave_what_a_plugin_calls_infeasible(sampler: str) -> None:
+    def cost(strategy: Strategy) -> Evaluation:
+        return Evaluation({"cost": float(strategy.tp)}, strategy.tp > 1, "it needs tp")
+
+    search = Search(objective=cost, sampler=sampler, trials=40, isolate=False)
+    trials = solve(toy_problem(), search).trials
+    assert sum(trial.feasible for trial in trials) > len(trials) / 2
+
+
+def test_an_infeasible_plan_without_a_reason_is_not_said_to_have_failed() -> None:
+    def cost(strategy: Strategy) -> Evaluation:
+        return Evaluation({}, feasible=False)
+
+    said = str(solve(toy_problem(), Search(objective=cost, sampler="random", trials=3)))
+    assert "for which no reason is given" in said
+    assert "failed" not in said
+
+
+def test_a_name_is_the_plugins_own_first_and_then_the_simulators() -> None:
+    """`throughput` is what the plug-in measures under this name, and the simulator's
+    `throughput_samples_per_second` only where it measures no `throughput` of its own."""
+    simulated = "throughput_samples_per_second"
+
+    def both(strategy: Strategy) -> dict[str, float]:
+        return {"throughput": 2.0, simulated: 5.0}
+
+    def one(strategy: Strategy) -> dict[str, float]:
+        return {"loss": 2.0, simulated: 5.0}
+
+    own = load(both, metric="throughput")
+    assert own.cost(own.checked(own.measure(Strategy()))) == -2.0
+    other = load(one, metric="throughput")
+    assert other.cost(other.checked(other.measure(Strategy()))) == -5.0
+    assert other.metric == simulated

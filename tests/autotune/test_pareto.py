@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -142,6 +142,40 @@ def test_a_plug_in_gives_the_metrics_that_are_named() -> None:
     for trial in found.trials:
         assert trial.failed == (trial.strategy.pp >= 4)
         assert not trial.failed or "gave no metric 'accuracy'" in (trial.evaluation.reason or "")
+
+
+def test_metrics_of_a_plug_in_may_be_called_as_the_simulator_calls_its_own() -> None:
+    def both(strategy: Strategy) -> dict[str, float]:
+        return {"throughput": float(strategy.dp), "memory": float(strategy.tp), "mfu": 1.0}
+
+    search = Search(objective=both, objectives="memory,throughput", sampler="grid", isolate=False)
+    found = solve(toy_problem(), search)
+    assert [(aim.metric, aim.maximize) for aim in found.objective.aims] == [
+        ("memory", False),
+        ("throughput", True),
+    ]
+    assert not any(trial.failed for trial in found.trials)
+
+
+def test_the_best_of_several_is_on_the_front_also_where_all_are_equal_in_the_first() -> None:
+    def equal(strategy: Strategy) -> dict[str, float]:
+        return {"first": 1.0, "second": float(strategy.tp)}
+
+    search = Search(objective=equal, objectives="first,second=maximize", sampler="grid")
+    found = solve(toy_problem(), search)
+    assert found.pareto is not None
+    assert found.best is found.found is found.pareto.plans[0]
+
+
+def test_a_plug_in_that_gives_the_simulators_metrics_may_be_asked_for_their_short_names() -> None:
+    def all_of_them(strategy: Strategy, simulate: Any) -> dict[str, float]:
+        return {**simulate(strategy).metrics, "degree": float(strategy.tp)}
+
+    objective = cast("Any", all_of_them)
+    search = Search(objective=objective, objectives="degree,latency", sampler="grid", isolate=False)
+    found = solve(toy_problem(), search)
+    assert [aim.metric for aim in found.objective.aims] == ["degree", "iteration_seconds"]
+    assert found.pareto is not None
 
 
 @pytest.mark.parametrize("sampler", ["bounds", "guided", "reinforce"])
