@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from autotune.durable.ledger import DurableLedger, Prune
 from autotune.durable.memory import StoredMemory
-from autotune.durable.optuna_storage import StoredStudy, shown_url
+from autotune.durable.optuna_storage import StoredStudy, file_of, shown_url
 from autotune.durable.stated import FORMAT, Kept, differences, plain
 from autotune.durable.workers import SILENCE_SECONDS
 from autotune.objectives.evaluation import Evaluation
@@ -54,9 +54,8 @@ def found_study(kept: Kept) -> StoredStudy:
     assert kept.storage is not None
     assert kept.study is not None
     where = shown_url(kept.storage)
-    kind, _, file = kept.storage.partition(":///")
-    plain = kind == "sqlite" and "?" not in file
-    if plain and not is_file(file):  # which opening it would make
+    file = file_of(kept.storage)
+    if file is not None and not is_file(file):  # which opening it would make
         raise DistirError(f"there is no study {kept.study!r} in {where}: there is no such file")
     found = StoredStudy.find(kept.storage, kept.study)
     if found is None:

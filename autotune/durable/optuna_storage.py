@@ -15,7 +15,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from autotune.file_lock import locked
 from autotune.objectives.evaluation import OUTPUTS, Evaluation
 from autotune.study.ledger import LedgerError
 from distir.errors import DistirError, brief
+from distir.files import is_file
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
 
@@ -109,9 +110,20 @@ def _missing(error: BaseException) -> str:
     return getattr(error, "name", None) or "a module that is missing"
 
 
+def file_of(url: str) -> str | None:
+    """The file that a storage is; None of a server, or where options of SQLite say which it is."""
+    kind, _, rest = url.partition(":")
+    if kind == "journal":
+        return rest
+    plain = kind == "sqlite" and rest.startswith("///") and "?" not in rest
+    return rest.removeprefix("///") if plain else None
+
+
 def _journal(path: str) -> BaseStorage:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
+
+    _check_journal(path)
 
     class WholeLines(JournalFileBackend):
         """A journal that goes on after a line that was cut short when its writer was killed, or
@@ -127,7 +139,34 @@ def _journal(path: str) -> BaseStorage:
                 file.flush()
                 os.fsync(file.fileno())
 
+        def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+            lines = log_number_from
+            try:
+                for log in super().read_logs(log_number_from):
+                    lines += 1
+                    yield log
+            except ValueError:
+                raise ValueError(f"its line {lines + 1} is damaged") from None
+
     return JournalStorage(WholeLines(path))
+
+
+def _check_journal(path: str) -> None:
+    """Raises `DistirError` if there is a file that is no journal, not even the beginning of one:
+    studies would be written into it, and what is not a line of a journal cut off."""
+    if not is_file(path):
+        return
+    with Path(path).open("rb") as file:
+        begins = file.read(len(_JOURNAL_BEGINS))
+    if not _JOURNAL_BEGINS.startswith(begins):
+        raise DistirError(
+            f"the storage journal:{path} cannot be opened: this file is no journal of studies; "
+            "expected one, or a file that is not there yet"
+        )
+
+
+_JOURNAL_BEGINS = b'{"op_code":'
+"""What each line of a journal of Optuna's begins with."""
 
 
 def _end_of_lines(file: BinaryIO) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.durable.optuna_storage import StoredStudy
+from distir.errors import DistirError
 from tests.autotune.durable.conftest import PROBLEM, Searches, labels
 
 STORAGES = ("sqlite:///study.db", "journal:study.log")
@@ -111,17 +112,43 @@ def test_a_study_and_mlflow_have_databases_of_their_own(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("storage", ["sqlite:///none.db", "journal:none"])
 def test_looking_for_a_study_makes_no_file(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    storage: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     from autotune.cli import main
 
     monkeypatch.chdir(tmp_path)
-    kept = ("--storage", "sqlite:///none.db", "--study", "mine")
+    kept = ("--storage", storage, "--study", "mine")
     for command in (["run", *kept, "--resume"], ["work", *kept]):
         assert main(command) == 2
         assert "there is no such file" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", ['{"mine": 1}', '{"mine": 1}\n', "hello\n", "\x00\x01"])
+def test_a_file_that_is_no_journal_stays_as_it_is(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(content)
+    with pytest.raises(DistirError, match="this file is no journal of studies"):
+        StoredStudy.create(f"journal:{file}", "mine", [True])
+    assert file.read_text() == content
+
+
+def test_a_journal_may_be_empty_or_cut_short_and_says_which_line_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "journal"
+    url = f"journal:{file}"
+    for content in ("", '{"op_', '{"op_code":0,"worker_id":"cut sh'):
+        file.write_text(content)
+        StoredStudy.create(url, "mine", [True])
+        assert StoredStudy.names(url) == ["mine"]
+    whole = file.read_text()
+    file.write_text(f"{whole}no JSON\n{whole}")
+    with pytest.raises(DistirError, match=f"its line {whole.count(chr(10)) + 1} is damaged"):
+        StoredStudy.find(url, "mine")
 
 
 def test_a_new_study_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
