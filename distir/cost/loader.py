@@ -92,6 +92,7 @@ Any table may contain a table `sources` that says, key by key, where the numbers
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -247,6 +248,8 @@ def _read_cluster(path: Path) -> Cluster:
     node = top.integer("devices_per_node") if "devices_per_node" in top else None
     top.sources()
     top.finish()
+    _check_machines(top, "devices_per_node", node, levels)
+    _check_machines(top, "host.devices", host and host.devices, levels)
     try:
         return Cluster(
             name=name,
@@ -259,6 +262,22 @@ def _read_cluster(path: Path) -> Cluster:
         )
     except ClusterError as error:
         raise top.fail(error) from error
+
+
+def _check_machines(
+    top: TomlTable, key: str, devices: int | None, levels: Sequence[ClusterLevel]
+) -> None:
+    """Raises `ClusterError` if machines with so many devices would be cut by the units of a level:
+    what a level joins is a part of a machine, or several machines."""
+    unit = 1
+    for level in levels:
+        unit *= level.size or 0
+        if devices is not None and unit and devices % unit and unit % devices:
+            raise top.error(
+                key,
+                f"is {devices}, and level {level.name!r} joins {unit} devices; expected a divisor "
+                "or a multiple of these",
+            )
 
 
 def _read_host(table: TomlTable) -> Host:
@@ -344,6 +363,12 @@ def _read_level(table: TomlTable, outermost: bool) -> ClusterLevel:
     pair = math.inf
     if "pair_bandwidth" in table:
         pair = table.smallest_quantity("pair_bandwidth", BYTES_PER_SECOND)
+        if pair > bandwidth:
+            raise table.error(
+                "pair_bandwidth",
+                f"is {pair:g} B/s, more than all that a device can send, bandwidth = "
+                f"{bandwidth:g} B/s; expected at most that, or none where links lead to a switch",
+            )
     latency = table.quantity("latency", SECONDS)
     default = "network" if size is None else "board"
     medium = cast("Medium", table.choice("medium", ("board", "network"), default))

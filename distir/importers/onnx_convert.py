@@ -105,7 +105,7 @@ class Conversion:
     def leaf(self, name: str, record: TensorRecord) -> OnnxEntry:
         """A stored tensor: a parameter, or a constant with its values if the file has them."""
         type = TensorType(record.shape, record.dtype)
-        if self.roles.role(name, type) is Role.PARAMETER:
+        if record.num_elements and self.roles.role(name, type) is Role.PARAMETER:
             if type.dtype.is_float:
                 return OnnxWeight(type, name, record)
             # Quantized, so that the values in the file are not those of the parameter.

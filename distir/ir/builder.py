@@ -32,8 +32,21 @@ class Builder(NodeBuilder):
         return value
 
     def parameter(self, name: str, shape: Sequence[int], dtype: DType = DType.FLOAT32) -> Value:
-        """Declares a trained value. Raises `ArgumentError` if name, shape or type are none."""
+        """Declares a trained value. Raises `ArgumentError` if name, shape or type are none, or if
+        there is nothing to train: no elements, or whole numbers, which have no derivative."""
         value = _declared(name, shape, dtype)
+        called = name or "a parameter"
+        if value.type.num_elements == 0:
+            raise ArgumentError(
+                f"{called} has the shape {shown(value.type.shape)}, and so no elements; expected a "
+                "parameter with sizes of at least 1"
+            )
+        if not dtype.is_float:
+            raise ArgumentError(
+                f"{called} is of the type {dtype.short_name}; expected a parameter of real numbers, "
+                "such as DType.FLOAT32: builder.constant(array, dtype) declares a table that is not "
+                "trained"
+            )
         self.parameters.append(value)
         return value
 

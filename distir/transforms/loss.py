@@ -26,11 +26,16 @@ def attach_loss(function: Function, axes: Axes, loss: str) -> tuple[Function, Ax
     """The function that computes the loss of the main output, and the axes of all its ops.
 
     Labels or a target become inputs. Cross-entropy and squared error are averaged over all rows.
-    Raises `TransformError` if the loss is unknown or needs another output.
+    Raises `TransformError` if the loss is unknown or needs another output; all need real numbers.
     """
     main = function.outputs[0]
     if loss not in LOSSES:
         raise TransformError(f"unknown loss {loss!r}; known are {', '.join(LOSSES)}")
+    if not main.type.dtype.is_float:
+        raise TransformError(
+            f"training needs an output of real numbers; the first output is {main}, which has no "
+            "derivative; choose --mode inference, or a model with another first output"
+        )
     builder = Builder(function.name)
     builder.origin, builder.part = "loss", Part.LOSS
     if loss == "cross-entropy":

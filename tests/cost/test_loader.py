@@ -47,6 +47,14 @@ bandwidth = "100 Gbit/s"
 latency = "10 us"
 """
 
+HOST = """
+[host]
+devices = 6
+memory = "1 TB"
+memory_bandwidth = "400 GB/s"
+link = "32 GB/s"
+"""
+
 Write = Callable[[str], Path]
 
 
@@ -72,6 +80,17 @@ def test_a_description_of_one_s_own_is_a_cluster(write: Write) -> None:
     assert network.pair_bandwidth_bytes_per_second == float("inf")
     assert (network.size, network.latency_seconds, network.medium) == (None, 1e-5, "network")
     assert load_cluster(str(write(GOOD)), 9).num_devices == 9
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_machines_may_be_parts_of_a_unit_or_several(write: Write, devices: int) -> None:
+    stated = GOOD.replace("[device]", f"devices_per_node = {devices}\n[device]")
+    assert load_cluster(write(stated)).node_devices == devices
+
+
+def test_one_peer_may_get_all_that_a_device_can_send(write: Write) -> None:
+    board, _ = load_cluster(write(GOOD.replace('"25 GB/s"', '"50 GB/s"'))).levels
+    assert board.pair_bandwidth_bytes_per_second == board.bandwidth_bytes_per_second
 
 
 def test_a_description_may_name_a_known_device(write: Write) -> None:
@@ -111,6 +130,17 @@ def test_a_description_may_name_a_known_device(write: Write) -> None:
             "devices_per_node = 0\n[device]",
             "is 0; expected a whole number of at least 1",
         ),
+        (
+            "[device]",
+            "devices_per_node = 3\n[device]",
+            "devices_per_node is 3, and level 'board' joins 4",
+        ),
+        (
+            "[device]",
+            f"{HOST}[device]",
+            "host.devices is 6, and level 'board' joins 4 devices; expected a divisor or a",
+        ),
+        ('"25 GB/s"', '"51 GB/s"', "levels[0].pair_bandwidth is 5.1e+10 B/s, more than all that"),
         ("[device]", '[device]\nplatform = "metal"', "expected one of cuda, rocm, xla"),
         ("[device]", "[devices_]", "device is missing; is it meant by 'devices' or 'devices_'?"),
         ("[[levels]]", "[[tiers]]", "levels is missing"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distir.errors import ArgumentError, ShapeError
-from distir.ir import Builder
+from distir.ir import Builder, DType
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Add
 from distir.ops.linalg import MatMul
@@ -24,6 +24,16 @@ CASES: list[tuple[Make, type[Exception], str]] = [
     (lambda b, x: b.input("w", (4, 8), "fp32"), ArgumentError, "type 'fp32'.*DType.FLOAT32"),
     (lambda b, x: b.input("w", (4, 8), np.float32), ArgumentError, "DType.FLOAT32"),
     (lambda b, x: b.parameter(None, (4, 8)), ArgumentError, "name of a value is None"),
+    (
+        lambda b, x: b.parameter("w", (64, 0)),
+        ArgumentError,
+        r"w has the shape \(64, 0\).*at least 1",
+    ),
+    (
+        lambda b, x: b.parameter("w", (4, 8), DType.INT64),
+        ArgumentError,
+        "w is of the type i64; expected a parameter of real numbers.*builder.constant",
+    ),
     (lambda b, x: b.add(MatMul, x, x), ArgumentError, r"expected an object .* as MatMul\(\)"),
     (
         lambda b, x: b.add(MatMul(), x, np.ones(8)),
@@ -47,6 +57,13 @@ def test_what_makes_no_function_is_told_at_once(
     x = builder.input("x", (4, 8))
     with pytest.raises(error, match=message):
         make(builder, x)
+
+
+def test_inputs_may_be_empty_or_whole_numbers() -> None:
+    """As caches of no earlier tokens are, and tokens."""
+    builder = Builder()
+    assert builder.input("past", (4, 0, 8)).type.num_elements == 0
+    assert builder.input("tokens", (4, 8), DType.INT64).type.dtype is DType.INT64
 
 
 def test_sizes_may_be_those_of_numpy() -> None:

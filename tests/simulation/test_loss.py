@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from distir import Simulator, Strategy, Workload, load_cluster, load_model
+from distir import Simulator, Strategy, Workload, load_cluster, load_model, simulate
 from distir.cost import load_stack
-from distir.errors import ClusterError
+from distir.errors import ClusterError, TransformError
+from distir.ir import Builder, DType, Function
+from distir.ops.linalg import MatMul
 from distir.plan_text import format_plan, parse_plan
 from tests.laws.test_engines_agree import check
 
@@ -36,6 +38,21 @@ def test_a_metric_moves_22_bytes_per_logit():
 def test_fewer_metrics_than_none_are_refused():
     with pytest.raises(ClusterError, match="loss_metrics is -1; expected at least 0"):
         replace(load_stack("ideal"), loss_metrics=-1)
+
+
+def integers(batch_size: int) -> Function:
+    """Integers times weights, which are integers."""
+    builder = Builder("integers")
+    x = builder.input("x", (batch_size, 8), DType.INT64)
+    return builder.build([builder.add(MatMul(), x, builder.parameter("w", (8, 8)))])
+
+
+def test_what_has_no_derivative_is_not_said_to_be_trained():
+    cluster = load_cluster("dgx-a100", 2)
+    model = load_model(integers)
+    assert simulate(model, Strategy(dp=2), cluster, batch_size=4, mode="inference").feasible
+    with pytest.raises(TransformError, match=r"first output is .*i64.*choose --mode inference"):
+        simulate(model, Strategy(dp=2), cluster, batch_size=4)
 
 
 # --- published pairs ------------------------------------------------------------------------------
