@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 
 from autotune.calibration.calibrate import Calibration, ConstantFit
 from distir.cost import SoftwareStack
+from distir.cost.reader import toml_value
 
 __all__ = ["constant_lines", "constants_text", "origin", "stack_text"]
 
@@ -32,15 +32,15 @@ def stack_text(
     that the constants are fitted to are remarks, as the file outlives what a terminal said."""
     facts = _FACTS
     lines = [
-        f'name = "{name}"',
-        f'summary = "{base.name}, with constants fitted to {source}"',
+        f"name = {toml_value(name)}",
+        f"summary = {toml_value(f'{base.name}, with constants fitted to {source}')}",
         *("# doubted: " + " ".join(said.split()) for said in doubts),
         "",
-        *(f"{fact} = {_toml(getattr(base, fact))}" for fact in facts),
-        *([] if products is None else [f"products = {json.dumps(products)}"]),
+        *(f"{fact} = {toml_value(getattr(base, fact))}" for fact in facts),
+        *([] if products is None else [f"products = {toml_value(products)}"]),
         "",
         "[sources]",
-        *(f'{fact} = "as in {base.name}"' for fact in facts),
+        *(f"{fact} = {toml_value(f'as in {base.name}')}" for fact in facts),
         "",
         "[constants]",
         *constants_text(calibration, source, "[constants.sources]"),
@@ -61,7 +61,7 @@ def constants_text(calibration: Calibration, source: str, sources_head: str) -> 
         ),
         "",
         sources_head,
-        *(f'{key} = "{said}"' for key, _, said in own),
+        *(f"{key} = {toml_value(said)}" for key, _, said in own),
     ]
 
 
@@ -98,7 +98,3 @@ def _span(each: ConstantFit, low: float, high: float) -> str:
     if each.name.endswith("_seconds"):
         return f"{_duration(low)} to {_duration(high)}"
     return f"{low:.3g} to {high:.3g}"
-
-
-def _toml(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value).lower()

@@ -4,7 +4,6 @@ those with which it comes nearest to all of them."""
 # pyright: basic
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from autotune.distributed.profiling import MessageSample, OpSample, Samples, Ste
 from distir.cost import Cluster, CostModel, Device, OpClass, SoftwareStack, load_stack
 from distir.cost.cluster import ClusterLevel, Group
 from distir.cost.products import MeasuredProduct, MeasuredProducts, ProductShape
+from distir.cost.reader import toml_value
 
 ROUNDS, FIRST_STEP, LAST_STEP = 200, 0.5, 0.002
 """Steps of the search, in logarithms of constants."""
@@ -215,7 +215,7 @@ def device_text(profile: Profile, source: str) -> str:
     """The device as TOML that `--device` reads."""
     device = profile.cluster.device
     lines = [
-        f"name = {_toml(device.name)}",
+        f"name = {toml_value(device.name)}",
         f'memory = "{device.memory_bytes:.0f} B"',
         f'memory_bandwidth = "{device.memory_bandwidth_bytes_per_second / 1e9:.4g} GB/s"',
         "",
@@ -223,7 +223,7 @@ def device_text(profile: Profile, source: str) -> str:
         *(f'{k} = "{v / 1e12:.4g} TFLOP/s"' for k, v in device.peak_flops_per_second.items()),
         "",
         "[sources]",
-        *(f"{key} = {_toml(source)}" for key in ("memory", "memory_bandwidth", "peak")),
+        *(f"{key} = {toml_value(source)}" for key in ("memory", "memory_bandwidth", "peak")),
     ]
     return "\n".join(lines) + "\n"
 
@@ -232,13 +232,13 @@ def cluster_text(profile: Profile, device_file: str, source: str) -> str:
     """The cluster as TOML that `--cluster` reads; its device is in a file beside it."""
     cluster, (level,) = profile.cluster, profile.cluster.levels
     lines = [
-        f"name = {_toml(cluster.name)}",
-        f"summary = {_toml(source)}",
+        f"name = {toml_value(cluster.name)}",
+        f"summary = {toml_value(source)}",
         f"devices = {cluster.num_devices}",
-        f"device = {_toml(device_file)}",
+        f"device = {toml_value(device_file)}",
         "",
         "[[levels]]",
-        f"name = {_toml(level.name)}",
+        f"name = {toml_value(level.name)}",
         f'bandwidth = "{level.bandwidth_bytes_per_second / 1e9:.4g} GB/s"',
         f'latency = "{1e6 * level.latency_seconds:.4g} us"',
         f'medium = "{level.medium}"',
@@ -272,24 +272,19 @@ def stack_text(profile: Profile, source: str, products: str | None = None) -> st
         ("communicator", '"0 B"'),
     ]
     lines = [
-        f"name = {_toml(stack.name)}",
-        f"summary = {_toml(source)}",
+        f"name = {toml_value(stack.name)}",
+        f"summary = {toml_value(source)}",
         "",
-        *(f"{fact} = {_toml(getattr(stack, fact))}" for fact in _FACTS),
-        *([] if products is None else [f"products = {_toml(products)}"]),
+        *(f"{fact} = {toml_value(getattr(stack, fact))}" for fact in _FACTS),
+        *([] if products is None else [f"products = {toml_value(products)}"]),
         "",
         "[constants]",
         *(f"{key} = {value}" for key, value in constants),
         "",
         "[constants.sources]",
-        *(f"{key} = {_toml(source)}" for key, _ in constants),
+        *(f"{key} = {toml_value(source)}" for key, _ in constants),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: bool | str) -> str:
-    """A value as TOML, whose strings escape as those of JSON do."""
-    return json.dumps(value)
 
 
 __all__ = ["Profile", "cluster_text", "device_text", "fitted_profile", "nearest", "stack_text"]

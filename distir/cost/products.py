@@ -14,7 +14,6 @@ read between its points.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
@@ -26,6 +25,7 @@ import numpy as np
 
 from distir.arrays import distinct_rows
 from distir.cost.amounts import Amount, many
+from distir.cost.reader import toml_value
 from distir.errors import ClusterError
 from distir.limits import LONGEST_SECONDS
 
@@ -218,8 +218,8 @@ def _named(point: MeasuredProduct) -> str:
 def products_text(table: MeasuredProducts, remark: str) -> str:
     """A table as TOML that `load_products` reads. `remark` says in the first line where it comes
     from."""
-    lines = [f"# {remark}", f"device = {json.dumps(table.device)}"]
-    lines += [f"versions = {json.dumps(table.versions)}", "products = ["]
+    lines = [f"# {remark}", f"device = {toml_value(table.device)}"]
+    lines += [f"versions = {toml_value(table.versions)}", "products = ["]
     for point in table.points:
         batch = f"batch = {point.batch}, " if point.batch > 1 else ""
         host = (

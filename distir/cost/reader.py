@@ -6,6 +6,7 @@ All errors are `ClusterError`s that name the file and the key.
 from __future__ import annotations
 
 import difflib
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +21,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["TomlTable", "read_toml"]
+__all__ = ["TomlTable", "read_toml", "toml_value"]
 
 
 def read_toml(path: Path) -> TomlTable:
     """The top-level table of a file; raises `ClusterError` if it cannot be read."""
     return TomlTable(str(path), "", read_parsed(path, tomllib.loads, "TOML", ClusterError))
+
+
+def toml_value(value: bool | int | str) -> str:
+    """A value as TOML has it, whose strings escape as those of JSON do, and one character more."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 class TomlTable:

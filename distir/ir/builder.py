@@ -43,9 +43,9 @@ class Builder(NodeBuilder):
             )
         if not dtype.is_float:
             raise ArgumentError(
-                f"{called} is of the type {dtype.short_name}; expected a parameter of real numbers, "
-                "such as DType.FLOAT32: builder.constant(array, dtype) declares a table that is not "
-                "trained"
+                f"{called} is of the type {dtype.short_name}; expected a parameter of real "
+                "numbers, such as DType.FLOAT32: builder.constant(array, dtype) declares a table "
+                "that is not trained"
             )
         self.parameters.append(value)
         return value

@@ -146,6 +146,22 @@ def test_the_written_stack_costs_as_fitted(made: list[Case], tmp_path: Path) -> 
     assert stack.memory_efficiency == load_stack("megatron").memory_efficiency
 
 
+def test_the_written_stack_is_read_whatever_its_runs_are_called(
+    made: list[Case], tmp_path: Path
+) -> None:
+    """Names of files and sources are a user's: quotes, backslashes and characters beyond ASCII."""
+    odd = 'a "b" \\ \U0001f600 \x7f'
+    found = calibrate(made, constants(*TRUE))
+    found = replace(
+        found, constants=tuple(replace(each, pinned_by=odd) for each in found.constants)
+    )
+    path = tmp_path / "lab.toml"
+    path.write_text(stack_text(found, load_stack("megatron"), odd, odd), encoding="utf-8")
+    stack = load_stack(path)
+    assert stack.name == odd
+    assert stack.sources["product_efficiency"].endswith(f"pinned by {odd}")
+
+
 def test_the_command_writes_a_stack(
     made: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
