@@ -7,6 +7,7 @@ objective, and is resumed wherever these files lie now.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,7 +31,7 @@ RETRIES = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Kept(Checked):
-    """Where a study is kept, and who works on it."""
+    """Where a study is kept, and who works on it. Raises `DistirError` if that cannot be."""
 
     storage: str | None = None
     """`sqlite:///FILE`, `postgresql://…`, `journal:FILE` or `grpc://HOST:PORT`; in memory by
@@ -50,6 +51,7 @@ class Kept(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_numbers()
         if self.storage is None:
             asked_for = {
                 "study": self.study,
@@ -66,6 +68,17 @@ class Kept(Checked):
                     )
         elif self.study is None:
             raise DistirError("--storage needs --study, the name of the study there")
+
+    def _check_numbers(self) -> None:
+        if not 0 < self.heartbeat < math.inf:
+            raise DistirError(
+                f"the heartbeat is {self.heartbeat} s, after which a silent worker counts as dead; "
+                "expected more than 0"
+            )
+        if self.retries < 0:
+            raise DistirError(f"there are {self.retries} retries; expected at least 0")
+        if self.workers < 1:
+            raise DistirError(f"there are {self.workers} workers; expected at least 1")
 
 
 def plain_statement(statement: ProblemStatement, goal: Goal) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.durable.optuna_storage import StoredStudy
+from autotune.durable.stated import Kept
 from distir.errors import DistirError
 from tests.autotune.durable.conftest import PROBLEM, Searches, labels
 
@@ -98,6 +101,21 @@ def test_what_an_option_lacks_is_said_in_a_line(
     assert captured.out == ""
     assert said in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        *(({"heartbeat": each}, "expected more than 0") for each in (0.0, -1.0, nan, inf)),
+        ({"retries": -1}, "there are -1 retries; expected at least 0"),
+        *(({"workers": each}, "workers; expected at least 1") for each in (0, -3)),
+    ],
+)
+def test_what_a_program_says_of_workers_is_held_to_what_the_command_line_takes(
+    numbers: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DistirError, match=said):
+        Kept(storage="sqlite:///study.db", study="mine", **numbers)
 
 
 def test_a_study_and_mlflow_have_databases_of_their_own(
