@@ -8,13 +8,12 @@ from autotune.durable.opening import found_study
 from autotune.durable.optuna_storage import StoredStudy
 from autotune.durable.stated import Kept, restored
 from autotune.problem import load_problem
-from autotune.prospects.prospects import ProblemProspects
+from autotune.prospects.prospects import ProblemProspects, foretold
 from autotune.samplers.experience import Experience
 from autotune.samplers.guided import GuidedSampler
 from autotune.samplers.sampler import Outcome
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError
-from distir.metrics import find_metric, iteration_seconds
 
 
 def carried_from(study: str, storage: str | None) -> Experience:
@@ -39,7 +38,7 @@ def carried_from(study: str, storage: str | None) -> Experience:
     names = {each.name for each in fields(ProblemStatement)}
     about = {each: value for each, value in kept.items() if each in names}
     problem = load_problem(**restored(about, {}))
-    metric = find_metric(str(kept.get("metric") or kept.get("objective"))) or iteration_seconds
+    metric = foretold(problem, str(kept.get("metric") or kept.get("objective")))
     prospects = ProblemProspects(problem, problem.objective(metric.name))
     sampler = GuidedSampler(prospects.simulated(), problem.batch_size, noise=prospects.noise)
     found.over(problem.space)

@@ -19,6 +19,7 @@ from autotune.samplers.expectation import Expectation
 from autotune.samplers.experience import Experience
 from autotune.study.trial import LAYOUT
 from distir.arrays import Indices
+from distir.errors import DistirError
 from distir.metrics import Metric, find_metric, iteration_seconds
 from distir.simulation.bounds import Bounds
 from distir.simulation.simulator import Simulator
@@ -68,8 +69,7 @@ class ProblemProspects:
         The time counts, or the metric of the objective if the simulator knows it by name.
         """
         problem = self.problem
-        metric = find_metric(self.objective.metric) or find_metric(iteration_seconds.name)
-        assert metric is not None
+        metric = foretold(problem, self.objective.metric)
         simulated = problem.objective(metric.objective)
         most = MOST_PLANNED if simulated.many is None else MOST_SIMULATED
         chunks: Iterable[Chunk]
@@ -87,6 +87,19 @@ class ProblemProspects:
             return None
         metric = find_metric(self.objective.metric)
         return BoundedPool(self.problem, of_memory=metric is None or not metric.timed)
+
+
+def foretold(problem: Problem, name: str) -> Metric:
+    """The simulator's metric that an objective's is expected to go with: the one of its name, if
+    all that it needs is stated, else the time. A plug-in may call its own metric `cost`."""
+    known = find_metric(name)
+    if known is None:
+        return iteration_seconds
+    try:
+        problem.objective(known.objective)
+    except DistirError:
+        return iteration_seconds
+    return known
 
 
 def _of_large(problem: Problem, simulated: Objective, usual: Strategies) -> Iterator[Chunk]:

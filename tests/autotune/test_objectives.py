@@ -19,6 +19,7 @@ from autotune.objectives import Evaluation, Objective, as_objective, load_object
 from autotune.objectives.evaluation import as_evaluation
 from autotune.objectives.isolation import IsolatedObjective
 from autotune.plugins import PluginError
+from autotune.problem import load_problem
 from autotune.testing import ObjectiveContract, toy_problem
 from distir.errors import DistirError, UnknownNameError
 from distir.strategy import Strategy
@@ -292,3 +293,15 @@ def test_a_name_is_the_plugins_own_first_and_then_the_simulators() -> None:
     other = load(one, metric="throughput")
     assert other.cost(other.checked(other.measure(Strategy()))) == -5.0
     assert other.metric == simulated
+
+
+@pytest.mark.parametrize("name", ["cost", "time-to-train"])
+def test_a_metric_of_ones_own_needs_nothing_that_the_simulators_would(name: str) -> None:
+    """The simulator's `cost` needs a price; a plug-in that measures one of its own does not."""
+
+    def measured(strategy: Strategy) -> dict[str, float]:
+        return {"seconds": 1.0, name: float(strategy.tp)}
+
+    problem = load_problem("mlp-2x8", "dgx-a100", devices=4, space="small")
+    search = Search(objective=measured, metric=name, sampler="guided", trials=3, isolate=False)
+    assert [trial.state for trial in solve(problem, search).trials] == ["feasible"] * 3
