@@ -403,6 +403,34 @@ def depth_to_space(draw: Draw, name: str) -> OneNode:
     return OneNode(name, [_real(draw, shape)], {"blocksize": block, "mode": mode})
 
 
+@case("Col2Im")
+def col2im(draw: Draw, name: str) -> OneNode:
+    block = [draw(st.integers(1, 3)) for _ in range(2)]
+    counts = [draw(st.integers(1, 3)) for _ in range(2)]
+    if draw(st.booleans()):  # side by side
+        attributes: dict[str, Any] = {"strides": block}
+        image = [b * n for b, n in zip(block, counts, strict=True)]
+    else:
+        strides, dilations = ([draw(st.integers(1, 2)) for _ in range(2)] for _ in range(2))
+        pads = [draw(st.integers(0, 1)) for _ in range(4)]
+        attributes = {"strides": strides, "dilations": dilations, "pads": pads}
+        spans = [d * (b - 1) + 1 for d, b in zip(dilations, block, strict=True)]
+        image = [
+            max(1, s * (n - 1) + span - before - behind)
+            for s, n, span, before, behind in zip(
+                strides, counts, spans, pads[:2], pads[2:], strict=True
+            )
+        ]
+        counts = [
+            (size + before + behind - span) // s + 1
+            for size, before, behind, span, s in zip(
+                image, pads[:2], pads[2:], spans, strides, strict=True
+            )
+        ]
+    columns = _real(draw, (2, 2 * block[0] * block[1], counts[0] * counts[1]))
+    return OneNode(name, [columns, _ints(*image), _ints(*block)], attributes, {1, 2})
+
+
 @case("SpaceToDepth")
 def space_to_depth(draw: Draw, name: str) -> OneNode:
     block = draw(st.integers(1, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 from distir.errors import ImportModelError, UnsupportedOpError
@@ -16,7 +17,8 @@ from distir.ops.lookup import Gather
 from distir.ops.norm import LayerNormalization
 from distir.ops.reduce import ReduceMax, ReduceMean
 from distir.ops.sampling import GridSample
-from distir.ops.tensor import Expand, Reshape, Scale
+from distir.ops.tensor import Expand, Reshape, Scale, Transpose
+from distir.ops.window import KernelWindow
 
 
 def _window(
@@ -94,6 +96,44 @@ def transposed_convolution(call: Call) -> Value:
     # Elements of the result that no window reaches do not change the number of windows.
     op = conv.ConvTranspose(result, strides, pads, dilations, int(call.attribute("group", 1)))
     return _biased(call, call.add(op, call.operand(0), call.operand(1)))
+
+
+@converts("Col2Im")
+def col2im(call: Call) -> Value:
+    """Moves where blocks tile the image; otherwise a transposed convolution with ones, for every
+    channel on its own, as elements that lie in several blocks are added up."""
+    columns = call.operand(0)
+    image, block = call.integers(1, "the sizes"), call.integers(2, "the block")
+    rank = len(block)
+    strides = tuple(call.attribute("strides") or (1,) * rank)
+    pads = tuple(call.attribute("pads") or (0,) * 2 * rank)
+    dilations = tuple(call.attribute("dilations") or (1,) * rank)
+    counts = KernelWindow(strides, pads, dilations).result_sizes(image, block)
+    n, rows, number = columns.type.shape
+    places = math.prod(block)
+    if rows % places or number != math.prod(counts):
+        raise ImportModelError(
+            f"{columns.type} as blocks {list(block)} of {list(image)}; expected a multiple of "
+            f"{places} rows, and {math.prod(counts)} columns"
+        )
+    channels = rows // places
+    if block == strides and image == tuple(map(operator.mul, block, counts)):
+        split = call.add(Reshape((n, channels, *block, *counts)), columns)
+        order = [place for d in range(rank) for place in (2 + rank + d, 2 + d)]
+        return call.add(Reshape((n, channels, *image)), call.add(Transpose((0, 1, *order)), split))
+    patches = call.add(Reshape((n, rows, *counts)), columns)
+    op = conv.ConvTranspose(image, strides, pads, dilations, channels)
+    return call.add(op, patches, _places(call, channels, block))
+
+
+def _places(call: Call, channels: int, block: tuple[int, ...]) -> Value:
+    """Weights of a transposed convolution that put each of a channel's rows at its place in a
+    block."""
+    import numpy as np
+
+    ones = np.eye(math.prod(block)).reshape(-1, 1, *block)
+    weights = np.tile(ones, (channels, 1, *(1 for _ in block)))
+    return call.builder.constant(weights, call.type().dtype, "places in a block")
 
 
 _Sizes = tuple[int, ...]
