@@ -32,6 +32,7 @@ from distir.ops.arithmetic import Exp, Mul, Sin
 from distir.ops.collective import AllReduce
 from distir.ops.elementwise import Unary
 from distir.ops.lookup import GatherND
+from distir.workload import Mode
 from tests.importers.models import FLOAT, INT64, integers, model, node, stripped, weights
 
 COMMAND = ["verify", "--model", "gpt2-xs", "--dp", "2", "--tp", "2", "--microbatches", "2"]
@@ -361,7 +362,7 @@ def _with_first_rows() -> Any:
 @pytest.mark.parametrize(
     "strategy", [Strategy(dp=2), Strategy(tp=2), Strategy(dp=2, tp=2, microbatches=2)]
 )
-def test_the_first_rows_are_as_many_as_there_are_samples(strategy: Strategy, mode: str) -> None:
+def test_the_first_rows_are_as_many_as_there_are_samples(strategy: Strategy, mode: Mode) -> None:
     workload = Workload(model=load_model(_with_first_rows()), batch_size=8, mode=mode)
     assert verify(workload, strategy).passed
 
