@@ -27,9 +27,9 @@ class Layers:
 
 
 def find_layers(blocks: Blocks) -> Layers:
-    """The layers of a model: blocks of families that occur more than once, and layers that the
-    blocks beside a run of them are parts of; all blocks that can be split inside if no family
-    occurs more than once. Blocks that begin with an input, such as the embeddings of several texts,
+    """The layers of a model: blocks with weights of families that occur more than once, and layers
+    that the blocks beside a run of them are parts of; all blocks that can be split inside if no
+    such family occurs more than once. Blocks that begin with an input, such as the embeddings of several texts,
     are none unless they go on as a run does. Blocks that end as layers do at other sizes are
     layers, and so is one beside a run that does most of what its layers do.
 
@@ -44,9 +44,9 @@ def find_layers(blocks: Blocks) -> Layers:
     repeated = {
         block
         for block, family in enumerate(families)
-        if counts[family] > 1 and blocks.blocks[block].read
+        if counts[family] > 1 and blocks.blocks[block].read and _kind(blocks, block)
     }
-    runs = [run for run in _runs(families) if len(run) > 1]
+    runs = [run for run in _runs(families) if len(run) > 1 and repeated.issuperset(run)]
     in_runs = {block for run in runs for block in run}
     parts: set[int] = set()
     number = 0

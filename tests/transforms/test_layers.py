@@ -10,7 +10,9 @@ from distir.ir import Builder
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Add
 from distir.ops.linalg import MatMul
-from distir.ops.norm import LayerNormalization
+from distir.ops.norm import LayerNormalization, Softmax
+from distir.ops.tensor import Transpose
+from distir.program import build_program
 from distir.workload import Mode
 from tests.conftest import shared_path
 
@@ -54,6 +56,18 @@ def test_parts_of_layers_are_recomputed_and_embedding_and_head_are_not(
 ) -> None:
     program = Workload(model=load_model(name)).program
     assert len(program.blocks.blocks) - len(program.layers) == kept
+
+
+def test_what_comes_again_without_weights_is_counted_where_nothing_else_does() -> None:
+    """As attention between tokens as they are: three of five are blocks of one family."""
+    builder = Builder("bare")
+    x = builder.add(MatMul(), builder.input("x", (6, 8, 48)), builder.parameter("first", (48, 56)))
+    for _ in range(5):
+        scores = builder.add(MatMul(), x, builder.add(Transpose((0, 2, 1)), x))
+        x = builder.add(MatMul(), builder.add(Softmax(), scores), x)
+    last = builder.add(MatMul(), x, builder.parameter("last", (56, 79)))
+    program = build_program(builder.build([last]), training=True)
+    assert program.num_layers == len(program.layers) == len(program.blocks.blocks) > 3
 
 
 @pytest.mark.parametrize("per_stage", [(2, 2, 2, 2), (3, 4, 6, 3), (1, 1, 3)])
