@@ -29,9 +29,9 @@ class Layers:
 def find_layers(blocks: Blocks) -> Layers:
     """The layers of a model: blocks with weights of families that occur more than once, and layers
     that the blocks beside a run of them are parts of; all blocks that can be split inside if no
-    such family occurs more than once. Blocks that begin with an input, such as the embeddings of several texts,
-    are none unless they go on as a run does. Blocks that end as layers do at other sizes are
-    layers, and so is one beside a run that does most of what its layers do.
+    such family occurs more than once. Blocks that begin with an input, such as the embeddings of
+    several texts, are none unless they go on as a run does. Blocks that end as layers do at other
+    sizes are layers, and so is one beside a run that does most of what its layers do.
 
     Where norms come last in a layer, say, blocks begin in the middle of layers: of the first layer,
     the second part is in the first block of a run, and of the last one the first part is in a block
