@@ -581,6 +581,11 @@ def _unsupported(key: str) -> str:
             f"{key} is not supported: the shape of its result depends on data; export the model "
             "without it"
         )
+    if key.startswith("com.microsoft.nchwc:"):
+        return (
+            f"{key} is not supported: its tensors are laid out for one kind of processor; save the "
+            "model with ORT_ENABLE_EXTENDED, or export it again"
+        )
     if "Quant" in key or key.endswith("Integer"):
         return f"{key} is not supported: export the model before quantization"
     import difflib

@@ -38,7 +38,9 @@ _MOVING_OPS = frozenset(
 """Ops that only move elements, so that a tensor is followed through them."""
 _SMALL_SLOTS = {
     "Gemm": (2,),
+    "FusedGemm": (2,),
     "Conv": (2,),
+    "FusedConv": (2,),
     "ConvTranspose": (2,),
     "LayerNormalization": (1, 2),
     "BatchNormalization": (1, 2),

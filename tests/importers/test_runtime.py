@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 
 from distir import Strategy, Workload, load_model
+from distir.errors import UnsupportedOpError
 from distir.execute.sequential import evaluate
 from distir.execute.verify import Verifier
 from distir.importers.load import LoadedModel
@@ -367,3 +369,51 @@ def test_plans_of_such_a_decoder_compute_what_one_device_does(tmp_path: Any) -> 
     workload = Workload(model=loaded, batch_size=8, mode="inference")
     result = Verifier(workload).verify(Strategy(dp=2, tp=2, pp=2, microbatches=2))
     assert result.passed, result.first_difference
+
+
+# --- products with what follows them --------------------------------------------------------------
+
+ACTIVATIONS: dict[str, tuple[tuple[float, ...], Callable[[Array], Array]]] = {
+    "": ((), lambda x: x),
+    "Relu": ((), lambda x: np.maximum(x, 0)),
+    "LeakyRelu": ((0.2,), lambda x: np.maximum(x, 0.2 * x)),
+    "Clip": ((-0.5, 0.75), lambda x: np.clip(x, -0.5, 0.75)),
+    "HardSigmoid": ((0.3, 0.4), lambda x: np.clip(0.3 * x + 0.4, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("adds", [False, True])
+def test_fused_convolutions(name: str, adds: bool) -> None:
+    parameters, function = ACTIVATIONS[name]
+    x, other = random(2, 3, 5, 6), random(2, 4, 5, 6)
+    stored = {"w": random(4, 3, 1, 1), "b": random(4)}
+    given: dict[str, Any] = {"activation": name} if name else {}
+    if parameters:
+        given["activation_params"] = list(parameters)
+    node = runtime("FusedConv", "x w b z" if adds else "x w b", "y", **given)
+    (found,) = computed([node], {"x": x, "z": other} if adds else {"x": x}, stored, "y")
+    expected = np.einsum("nchw,oc->nohw", x, stored["w"][..., 0, 0]) + stored["b"][:, None, None]
+    np.testing.assert_allclose(found, function(expected + other * adds), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_fused_products(name: str) -> None:
+    parameters, function = ACTIVATIONS[name]
+    x, stored = random(5, 6), {"w": random(7, 6), "b": random(7)}
+    given = dict(zip(("activation_alpha", "activation_beta"), parameters, strict=False))
+    node = runtime("FusedGemm", "x w b", "y", activation=name, transB=1, **given)
+    (found,) = computed([node], {"x": x}, stored, "y")
+    np.testing.assert_allclose(found, function(x @ stored["w"].T + stored["b"]), atol=1e-5)
+
+
+def test_an_unknown_activation_of_a_fused_op_is_named() -> None:
+    node = runtime("FusedGemm", "x w", "y", activation="Mystery")
+    with pytest.raises(UnsupportedOpError, match=r"Mystery.*known are Clip"):
+        computed([node], {"x": random(5, 6)}, {"w": random(6, 7)}, "y")
+
+
+def test_layouts_for_one_processor_are_refused_with_what_to_do() -> None:
+    made = node("Conv", "x w", "y", domain="com.microsoft.nchwc")
+    with pytest.raises(UnsupportedOpError, match="ORT_ENABLE_EXTENDED"):
+        computed([made], {"x": random(1, 8, 5, 5)}, {"w": random(8, 8, 3, 3)}, "y")

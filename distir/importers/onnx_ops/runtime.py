@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from distir.errors import ImportModelError
+from distir.errors import ImportModelError, UnsupportedOpError
 from distir.importers.onnx_call import Call, OnnxConstant, converts
 from distir.importers.onnx_ops.attention import (
     Scores,
@@ -19,9 +19,12 @@ from distir.importers.onnx_ops.attention import (
     rotary_tables,
     rotated_by,
 )
-from distir.ir.core import Value
+from distir.importers.onnx_ops.products import gemm
+from distir.importers.onnx_ops.vision import convolution
+from distir.ir.core import Op, Value
 from distir.ir.types import DType, TensorType
 from distir.ops import norm
+from distir.ops.activations import Clip, HardSigmoid, LeakyRelu, Relu, Sigmoid, Tanh
 from distir.ops.arithmetic import Add
 from distir.ops.comparisons import Less, Where
 from distir.ops.elementwise import Cast
@@ -29,6 +32,40 @@ from distir.ops.linalg import MatMul
 from distir.ops.lookup import Gather
 from distir.ops.reduce import ReduceSum
 from distir.ops.tensor import Concat, Reshape, Split
+
+# --- products with what follows them --------------------------------------------------------------
+
+_ACTIVATIONS: dict[str, type[Op]] = {
+    each.name: each for each in (Relu, Tanh, Sigmoid, LeakyRelu, HardSigmoid, Clip)
+}
+
+
+def _activated(call: Call, value: Value, parameters: Sequence[float]) -> Value:
+    """What the activation that a fused op names makes of a value; the value if it names none."""
+    name = str(call.attribute("activation", ""))
+    if name and name not in _ACTIVATIONS:
+        raise UnsupportedOpError(
+            f"{call.node.label}: activation {name!r} is not supported; known are "
+            f"{', '.join(sorted(_ACTIVATIONS))}"
+        )
+    return call.add(_ACTIVATIONS[name](*parameters), value) if name else value
+
+
+@converts("com.microsoft:FusedConv")
+def fused_convolution(call: Call) -> Value:
+    """Conv, plus another tensor if there is one, and an activation."""
+    found = convolution(call)
+    if call.has(3):
+        found = call.add(Add(), found, call.operand(3))
+    return _activated(call, found, call.attribute("activation_params") or ())
+
+
+@converts("com.microsoft:FusedGemm")
+def fused_gemm(call: Call) -> Value:
+    """Gemm and an activation."""
+    given = (call.attribute(f"activation_{name}") for name in ("alpha", "beta", "gamma"))
+    return _activated(call, gemm(call), [float(each) for each in given if each is not None])
+
 
 # --- attention ------------------------------------------------------------------------------------
 
