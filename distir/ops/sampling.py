@@ -104,7 +104,7 @@ class _Sampling(Op):
         first = np.floor(places)
         found: list[tuple[Array, Array, Array]] = []
         for tap, (weight, by_place) in enumerate(_weights(self.mode, places - first)):
-            place = first + tap - (self.mode == "cubic")
+            place = first + (tap - 1 if self.mode == "cubic" else tap)
             inside = (place >= 0) & (place < size)
             if self.padding_mode == "zeros":
                 weight, by_place = weight * inside, by_place * inside
