@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from distir.cost.amounts import smaller
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Array, Backward, Gradients, Op
@@ -58,7 +59,7 @@ class _Sampling(Op):
         """Memory-bound work: every sample weighs its taps; of space no more is read than they
         are."""
         taps = TAPS[self.mode] ** (x.rank - 2)
-        touched = min(x.size_bytes, taps * samples.size_bytes)
+        touched = smaller(x.size_bytes, taps * samples.size_bytes)
         return Work(
             kind=OpClass.MEMORY,
             flops=2 * taps * samples.num_elements,
@@ -85,7 +86,7 @@ class _Sampling(Op):
 
     def _along(self, coordinates: Array, size: int) -> list[tuple[Array, Array, Array]]:
         """Along one dim of space, of each tap the weights, their derivatives by coordinates, and
-        the places."""
+        the places. Where a coordinate is no number the weights are none; places always exist."""
         import numpy as np
 
         scale = (size - 1 if self.align_corners else size) / 2
@@ -110,7 +111,7 @@ class _Sampling(Op):
                 weight, by_place = weight * inside, by_place * inside
             elif self.padding_mode == "reflection":
                 place = np.where(inside, place, _reflected(place, low, high)[0])
-            indices = np.clip(np.trunc(place), 0, size - 1).astype(np.int64)
+            indices = np.nan_to_num(np.clip(np.trunc(place), 0, size - 1)).astype(np.int64)
             found.append((weight, by_place * slope, indices))
         return found
 

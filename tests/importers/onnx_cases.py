@@ -597,7 +597,9 @@ def grid_sample(draw: Draw, name: str) -> OneNode:
         "padding_mode": draw(st.sampled_from(("zeros", "border", "reflection"))),
         "align_corners": draw(st.integers(0, 1)),
     }
-    space = [draw(st.integers(2, 4)) for _ in range(rank)]
+    turns = attributes["padding_mode"] == "reflection" and attributes["align_corners"]
+    least = 2 if turns else 1  # the reference cannot reflect within a single element
+    space = [draw(st.integers(least, 4)) for _ in range(rank)]
     places = [draw(st.integers(1, 3)) for _ in range(rank)]
     grid = _real(draw, (2, *places, rank))
     return OneNode(name, [_real(draw, (2, 2, *space)), grid], attributes, opset=22)

@@ -247,6 +247,8 @@ def _samplings() -> list[Case]:
     cases = [_case(sampling.GridSample(*way), x, grid) for way in ways]
     cases += [_case(sampling.GridSampleGradient((4, 6), *way), grid, samples) for way in ways]
     cases += [_case(sampling.GridSamplePlaceGradient(*way), x, grid, samples) for way in ways[:6]]
+    line, at = real(1, 1, 1, 3), real(1, 2, 1, 2)  # of one row
+    cases += [_case(sampling.GridSample(*way), line, at) for way in ways]
     volume, places = real(2, 2, 2, 3, 4), real(2, 1, 3, 2, 3)
     return [*cases, _case(sampling.GridSample(), volume, places)]
 
