@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distir.ir import Builder, DType
 from distir.ops.activations import Relu, Tanh
@@ -81,3 +83,17 @@ def _check_layers(program: Program, count: int) -> None:
     names = {value.name for block in blocks for value in block.parameters}
     assert {f"{part}{place}" for part in "ud" for place in range(count)} <= names
     assert names.isdisjoint({"table", "last"})
+
+
+@given(st.data())
+def test_every_piece_is_in_one_layer_and_layers_are_in_order(data: st.DataObject) -> None:
+    pattern = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=6))
+    families = (pattern * 12)[: data.draw(st.integers(0, 30))]
+    for place in data.draw(st.lists(st.integers(0, 29), max_size=5)):
+        if place < len(families):
+            families[place] = data.draw(st.integers(0, 4))
+    count = len(families)
+    hands_on = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    found = group_layers(families, hands_on)
+    assert all(found)
+    assert [piece for group in found for piece in group] == list(range(count))
