@@ -78,7 +78,7 @@ class Call:
     entries: Sequence[OnnxEntry | None]
     resolve: Callable[[OnnxEntry], Value]
     axis_maps: dict[Value, tuple[int | None, ...]]
-    _values: dict[int, Value] = field(default_factory=dict[int, Value])
+    _values: dict[int, Value] = field(init=False, default_factory=dict[int, Value])
 
     def has(self, position: int) -> bool:
         """Whether the file gives this operand."""

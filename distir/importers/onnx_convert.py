@@ -287,6 +287,8 @@ class Conversion:
         declared: dict[Value, OnnxConstant] = {}
 
         def resolve(entry: OnnxEntry) -> Value:
+            if isinstance(entry, Value):
+                return entry
             assert isinstance(entry, OnnxConstant)
             value = _declare_constant(scratch, entry)
             declared[value] = entry

@@ -33,14 +33,17 @@ class Decision:
 
 _MOVING_OPS = frozenset(
     "Identity Cast CastLike Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile "
-    "Concat Pad Dropout".split()
+    "Concat Pad Dropout QuantizeLinear DequantizeLinear".split()
 )
-"""Ops that only move elements, so that a tensor is followed through them."""
+"""Ops that only move elements, or write them in other types, so that a tensor is followed through
+them."""
 _SMALL_SLOTS = {
     "Gemm": (2,),
     "FusedGemm": (2,),
     "Conv": (2,),
     "FusedConv": (2,),
+    "QLinearConv": (8,),
+    "QGemm": (6,),
     "ConvTranspose": (2,),
     "LayerNormalization": (1, 2),
     "BatchNormalization": (1, 2),
@@ -162,9 +165,8 @@ class TensorRoles:
             return Decision(Role.TABLE, "chosen by the user")
         if name in self.parameters:
             return Decision(Role.PARAMETER, "chosen by the user")
-        if not type.dtype.is_float:
-            if name in self.graph.initializers and self._is_quantized(name):
-                return Decision(Role.PARAMETER, "only read as quantized numbers")
+        is_quantized = name in self.graph.initializers and self._is_quantized(name)
+        if not type.dtype.is_float and not is_quantized:
             return Decision(Role.TABLE, "integers and booleans are not trained")
         stated = self.graph.stated_kinds.get(name)
         if stated == "PARAMETER":
@@ -193,10 +195,10 @@ class TensorRoles:
         pending, read = [name], False
         while pending:
             for node, position in self.readers(pending.pop()):
-                if position == 0 and (node.op_type in _MOVING_OPS or node.op_type == "Gather"):
-                    pending += [result for result in node.results if result]
-                elif position in _QUANTIZED_SLOTS.get(node.op_type, ()):
+                if position in _QUANTIZED_SLOTS.get(node.op_type, ()):
                     read = True
+                elif position == 0 and (node.op_type in _MOVING_OPS or node.op_type == "Gather"):
+                    pending += [result for result in node.results if result]
                 else:
                     return False
         return read
@@ -447,6 +449,8 @@ _MEETINGS: dict[str, _Meeting] = {
     "Div": _Uses._meets_factor,  # pyright: ignore[reportPrivateUsage]
     "Add": _Uses._meets_term,  # pyright: ignore[reportPrivateUsage]
     "Sum": _Uses._meets_term,  # pyright: ignore[reportPrivateUsage]
+    "QLinearAdd": _Uses._meets_term,  # pyright: ignore[reportPrivateUsage]
+    "QLinearMul": _Uses._meets_factor,  # pyright: ignore[reportPrivateUsage]
     "Where": _Uses._meets_choice,  # pyright: ignore[reportPrivateUsage]
     "Sub": _Uses._meets_difference,  # pyright: ignore[reportPrivateUsage]
     "Pow": _Uses._meets_difference,  # pyright: ignore[reportPrivateUsage]

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distir.execute.sequential import evaluate
 from distir.importers.onnx import read_onnx
+from distir.ir import DType
 from distir.program import build_program
 from tests.importers.models import FLOAT, INT64, model, node, weights
 
 WIDTH, INNER, WORDS = 8, 12, 30
+INT8 = 3
 
 
 def floats() -> Any:
@@ -181,3 +184,85 @@ def test_integers_that_are_also_read_as_such_are_no_weights() -> None:
     ]
     function = read_onnx(model({"x": (FLOAT, ["n", 5, 3])}, nodes, "y", stored)).function
     assert not any(value.name == "ids" for value in function.parameters)
+
+
+def test_numbers_and_factors_are_no_more_trained_than_as_floats() -> None:
+    """As constants of activations and tables of rotary positions are, which are quantized too."""
+    stored = {"half": np.asarray(5, np.int8), "table": _integers(6, WIDTH), **SCALE}
+    scaled = [node("DequantizeLinear", f"{name} scale zero", f"{name}f") for name in stored]
+    nodes = [*scaled[:2], node("Mul", "x halff", "h"), node("Mul", "h tablef", "y")]
+    made = read_onnx(model({"x": (FLOAT, ["n", 6, WIDTH])}, nodes, "y", stored), load_weights=True)
+    assert not made.function.parameters
+    x = np.ones(made.function.inputs[0].type.shape)
+    expected = x * 0.5 * (stored["table"] * 0.1)
+    np.testing.assert_allclose(evaluate(made.function, [x])[0], expected, rtol=1e-6)
+
+
+def test_numbers_of_quantized_products_are_not_trained_either() -> None:
+    stored = {"half": np.asarray(5, np.int8), **SCALE}
+    of, runtime = "scale zero", {"domain": "com.microsoft"}
+    nodes = [
+        node("QuantizeLinear", f"x {of}", "q"),
+        node("QLinearMul", f"q {of} half {of} {of}", "y", **runtime),
+    ]
+    function = read_onnx(model({"x": (FLOAT, ["n", 6])}, nodes, "y", stored)).function
+    assert not function.parameters
+    assert function.outputs[0].type.dtype is DType.FLOAT32
+
+
+@pytest.mark.parametrize("op", ["DequantizeLinear", "MatMulInteger", "QLinearMatMul"])
+def test_inputs_of_quantized_numbers_are_floats_behind_them(op: str) -> None:
+    of = "scale zero"
+    nodes = {
+        "DequantizeLinear": [node(op, f"x {of}", "xf"), node("Relu", "xf", "y")],
+        "MatMulInteger": [node(op, "x w", "y")],
+        "QLinearMatMul": [node(op, f"x {of} w {of} {of}", "y")],
+    }[op]
+    stored = {"w": _integers(6, 8), **SCALE}
+    function = read_onnx(model({"x": (INT8, ["n", 6])}, nodes, "y", stored)).function
+    assert function.inputs[0].type.dtype is DType.INT8
+    assert function.outputs[0].type.dtype is DType.FLOAT32
+
+
+def test_integers_are_scaled_along_the_dim_that_the_op_names() -> None:
+    """Those that are no weights, here as they are also read as integers."""
+    stored = {"t": _integers(4, 3, 5), "s": abs(weights(3)), "z": _integers(3)}
+    nodes = [
+        node("DequantizeLinear", "t s z", "f", axis=-2),
+        node("Cast", "t", "c", to=1),
+        node("Sub", "f c", "d"),
+        node("Add", "x d", "y"),
+    ]
+    made = read_onnx(model({"x": (FLOAT, [4, 3, 5])}, nodes, "y", stored), load_weights=True)
+    (found,) = evaluate(made.function, [np.zeros((4, 3, 5))])
+    along = (slice(None), np.newaxis)
+    expected = (stored["t"] - stored["z"][along].astype(float)) * stored["s"][along] - stored["t"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_pairs_of_the_runtime_are_those_of_onnx() -> None:
+    """As it writes them where ONNX did not have the type: weights of 16 bits before opset 21."""
+    stored = {"w": _integers(6, 8, dtype=np.int16), "zero16": np.asarray(0, np.int16), **SCALE}
+    runtime = {"domain": "com.microsoft"}
+    nodes = [
+        node("QuantizeLinear", "x scale zero16", "q", **runtime),
+        node("DequantizeLinear", "q scale zero16", "xf", **runtime),
+        node("DequantizeLinear", "w scale zero16", "wf", **runtime),
+        node("MatMul", "xf wf", "y"),
+    ]
+    function = read_onnx(model({"x": (FLOAT, ["n", 6])}, nodes, "y", stored)).function
+    assert [value.name for value in function.parameters] == ["w"]
+    assert [each.op.name for each in function.nodes] == ["MatMul"]
+
+
+def test_a_quantized_softmax_is_that_of_the_opset_that_it_names() -> None:
+    runtime = {"domain": "com.microsoft", "opset": 11, "axis": 1}
+    made = model(
+        {"x": (FLOAT, [2, 3, 4])},
+        [node("QLinearSoftmax", "x scale zero scale zero", "y", **runtime)],
+        "y",
+        SCALE,
+    )
+    x = np.random.default_rng(3).normal(size=(2, 3, 4))
+    (found,) = evaluate(read_onnx(made).function, [x])
+    np.testing.assert_allclose(found.sum(axis=(1, 2)), 1)

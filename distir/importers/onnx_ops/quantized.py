@@ -7,19 +7,49 @@ from dataclasses import replace
 
 from distir.errors import UnsupportedOpError
 from distir.importers.onnx_by_name import find_converter
-from distir.importers.onnx_call import Call, OnnxConstant, OnnxWeight, converts
-from distir.importers.onnx_ops.vision import convolution
+from distir.importers.onnx_call import Call, OnnxConstant, OnnxEntry, OnnxWeight, converts
 from distir.ir.core import Value
 from distir.ir.types import DType, TensorType
-from distir.ops.linalg import MatMul
+from distir.ops.arithmetic import Mul, Sub
+from distir.ops.base import normalize_axis
+from distir.ops.elementwise import Cast
+from distir.ops.tensor import Reshape
 
 
-@converts("QuantizeLinear", "DequantizeLinear")
-def as_float(call: Call) -> Value | OnnxWeight:
+@converts("QuantizeLinear", "com.microsoft:QuantizeLinear")
+def quantized(call: Call) -> Value | OnnxWeight:
     """The operand, which is not rounded."""
     _tell(call)
     entry = call.entry(0)
     return entry if isinstance(entry, OnnxWeight) else call.operand(0)
+
+
+@converts("DequantizeLinear", "com.microsoft:DequantizeLinear")
+def dequantized(call: Call) -> Value | OnnxWeight:
+    """The operand; of integers that the file or the user gives, the floats that they stand for."""
+    found = quantized(call)
+    if isinstance(found, OnnxWeight) or found.type.dtype.is_float:
+        return found
+    scale = call.untrained(1)
+    number = call.add(Cast(scale.type.dtype), found)
+    if call.has(2):
+        zero = call.add(Cast(scale.type.dtype), call.untrained(2))
+        number = call.add(Sub(), number, _along(call, zero, found))
+    return call.add(Mul(), number, _along(call, scale, found))
+
+
+def _along(call: Call, factor: Value, x: Value) -> Value:
+    """A number, or one per position of the dim of `x` that the op names, in a shape that broadcasts
+    to that of `x`. Raises `UnsupportedOpError` if there is one per block of positions."""
+    if factor.type.num_elements == 1:
+        return call.add(Reshape(()), factor) if factor.type.rank else factor
+    axis = normalize_axis("DequantizeLinear", int(call.attribute("axis", 1)), x.type.rank)
+    if factor.type.shape != x.type.shape[axis : axis + 1]:
+        raise UnsupportedOpError(
+            f"{call.node.label} has scales {factor.type} for {x.type}, which is no weight; "
+            "expected one, or one per position of a dim: export the model before quantization"
+        )
+    return call.add(Reshape((*factor.type.shape, *(1,) * (x.type.rank - axis - 1))), factor)
 
 
 @converts("DynamicQuantizeLinear")
@@ -36,15 +66,13 @@ def dynamic(call: Call) -> Sequence[Value | OnnxConstant]:
 @converts("MatMulInteger")
 def matmul_of_integers(call: Call) -> Value:
     """A product of floats."""
-    _tell(call)
-    return call.add(MatMul(), call.operand(0), call.operand(1))
+    return _on_floats(call, "MatMul", (0, 1))
 
 
 @converts("ConvInteger")
 def conv_of_integers(call: Call) -> Value:
     """A convolution of floats."""
-    _tell(call)
-    return convolution(replace(call, entries=call.entries[:2]))
+    return _on_floats(call, "Conv", (0, 1))
 
 
 _OF_FLOATS = {
@@ -65,8 +93,9 @@ among scales and zero points."""
 
 @converts(*_OF_FLOATS)
 def of_floats(call: Call) -> Value:
-    """The op on floats."""
+    """The op on floats; a Softmax as in the opset that its own attribute says."""
     op_type, positions = _OF_FLOATS[call.node.type_key]
+    call = replace(call, opset=int(call.attribute("opset", call.opset)))
     if call.attribute("channels_last", 0):
         raise UnsupportedOpError(f"{call.node.label}: channels_last is not supported; set it to 0")
     return _on_floats(call, op_type, positions)
@@ -81,11 +110,19 @@ def concat_of_floats(call: Call) -> Value:
 def _on_floats(call: Call, op_type: str, positions: Iterable[int]) -> Value:
     """What an op on floats makes of some of the operands."""
     _tell(call)
-    entries = [call.entries[each] for each in positions if call.has(each)]
+    entries = [_as_floats(call, each) for each in positions if call.has(each)]
     converter = find_converter(op_type)
     if converter is None:
         raise UnsupportedOpError(f"{op_type} is not supported")
     return converter(replace(call, node=replace(call.node, op_type=op_type), entries=entries))
+
+
+def _as_floats(call: Call, position: int) -> OnnxEntry:
+    """An operand; integers that the file or the user gives are cast."""
+    entry = call.entry(position)
+    if entry.type.dtype.is_float:
+        return entry
+    return call.add(Cast(DType.FLOAT32), call.operand(position))
 
 
 def _tell(call: Call) -> None:
