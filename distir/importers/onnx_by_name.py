@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distir.errors import ImportModelError, UnsupportedOpError
-from distir.importers.onnx_call import CONVERTERS, Call, Converter
+from distir.importers.onnx_call import CONVERTERS, Call, Converter, OnnxEntry
 from distir.ir.core import Op, Value
 from distir.ir.registered import OPS
 from distir.ops.base import normalize_axis
@@ -32,6 +33,22 @@ def find_converter(key: str) -> Converter | None:
     if cls is None or cls.name != key or not converts_by_name(cls):
         return None
     return lambda call: _convert(cls, call)
+
+
+def converted_as(
+    call: Call,
+    op_type: str,
+    entries: Sequence[OnnxEntry | None],
+    attributes: Mapping[str, Any] | None = None,
+) -> Any:
+    """What a converter makes of a call as if it were one of another op of ONNX with these operands,
+    and these attributes in place of its own. Raises `UnsupportedOpError` if there is none."""
+    converter = find_converter(op_type)
+    if converter is None:
+        raise UnsupportedOpError(f"{call.node.label}: {op_type} is not supported")
+    own = call.node.attributes if attributes is None else attributes
+    node = replace(call.node, op_type=op_type, domain="", attributes=own)
+    return converter(replace(call, node=node, entries=entries))
 
 
 def converts_by_name(cls: type[Op]) -> bool:

@@ -397,11 +397,27 @@ def test_fused_convolutions(name: str, adds: bool) -> None:
     np.testing.assert_allclose(found, function(expected + other * adds), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+FUSED_WITH_GEMM: dict[str, tuple[dict[str, float], Callable[[Array], Array]]] = {
+    "Relu": ({}, lambda x: np.maximum(x, 0)),
+    "LeakyRelu": ({"alpha": 0.2}, lambda x: np.maximum(x, 0.2 * x)),
+    "HardSigmoid": ({"alpha": 0.3, "beta": 0.4}, lambda x: np.clip(0.3 * x + 0.4, 0, 1)),
+    "Elu": ({"alpha": 0.7}, lambda x: np.maximum(x, 0) + 0.7 * np.minimum(np.expm1(x), 0)),
+    "Selu": (
+        {"alpha": 1.5, "gamma": 1.1},
+        lambda x: 1.1 * (np.maximum(x, 0) + 1.5 * np.minimum(np.expm1(x), 0)),
+    ),
+    "Softplus": ({}, lambda x: np.log1p(np.exp(x))),
+    "Softsign": ({}, lambda x: x / (1 + abs(x))),
+    "ThresholdedRelu": ({"alpha": 0.5}, lambda x: x * (x > 0.5)),
+}
+"""What the runtime fuses with Gemm, whose attributes it writes by their names."""
+
+
+@pytest.mark.parametrize("name", FUSED_WITH_GEMM)
 def test_fused_products(name: str) -> None:
-    parameters, function = ACTIVATIONS[name]
+    attributes, function = FUSED_WITH_GEMM[name]
     x, stored = random(5, 6), {"w": random(7, 6), "b": random(7)}
-    given = dict(zip(("activation_alpha", "activation_beta"), parameters, strict=False))
+    given = {f"activation_{key}": number for key, number in attributes.items()}
     node = runtime("FusedGemm", "x w b", "y", activation=name, transB=1, **given)
     (found,) = computed([node], {"x": x}, stored, "y")
     np.testing.assert_allclose(found, function(x @ stored["w"].T + stored["b"]), atol=1e-5)

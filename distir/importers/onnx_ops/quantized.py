@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from distir.errors import UnsupportedOpError
-from distir.importers.onnx_by_name import find_converter
+from distir.importers.onnx_by_name import converted_as
 from distir.importers.onnx_call import Call, OnnxConstant, OnnxEntry, OnnxWeight, converts
 from distir.ir.core import Value
 from distir.ir.types import DType, TensorType
@@ -111,10 +111,7 @@ def _on_floats(call: Call, op_type: str, positions: Iterable[int]) -> Value:
     """What an op on floats makes of some of the operands."""
     _tell(call)
     entries = [_as_floats(call, each) for each in positions if call.has(each)]
-    converter = find_converter(op_type)
-    if converter is None:
-        raise UnsupportedOpError(f"{op_type} is not supported")
-    return converter(replace(call, node=replace(call.node, op_type=op_type), entries=entries))
+    return converted_as(call, op_type, entries)
 
 
 def _as_floats(call: Call, position: int) -> OnnxEntry:

@@ -6,10 +6,12 @@ compute is specified in its ContribOperators.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 from distir.errors import ImportModelError, UnsupportedOpError
+from distir.importers.onnx_by_name import converted_as
 from distir.importers.onnx_call import Call, OnnxConstant, converts
 from distir.importers.onnx_ops.attention import (
     Scores,
@@ -21,10 +23,9 @@ from distir.importers.onnx_ops.attention import (
 )
 from distir.importers.onnx_ops.products import gemm
 from distir.importers.onnx_ops.vision import convolution
-from distir.ir.core import Op, Value
+from distir.ir.core import Value
 from distir.ir.types import DType, TensorType
 from distir.ops import norm
-from distir.ops.activations import Clip, HardSigmoid, LeakyRelu, Relu, Sigmoid, Tanh
 from distir.ops.arithmetic import Add
 from distir.ops.comparisons import Less, Where
 from distir.ops.elementwise import Cast
@@ -35,20 +36,41 @@ from distir.ops.tensor import Concat, Reshape, Split
 
 # --- products with what follows them --------------------------------------------------------------
 
-_ACTIVATIONS: dict[str, type[Op]] = {
-    each.name: each for each in (Relu, Tanh, Sigmoid, LeakyRelu, HardSigmoid, Clip)
+_ACTIVATIONS = {
+    "Clip": ("min", "max"),
+    "Elu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Selu": ("alpha", "gamma"),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": ("alpha",),
 }
+"""The activations that the runtime fuses, with their attributes as its lists of parameters have
+them."""
 
 
-def _activated(call: Call, value: Value, parameters: Sequence[float]) -> Value:
-    """What the activation that a fused op names makes of a value; the value if it names none."""
+def _activation(call: Call) -> str:
+    """The activation that a fused op names; empty if it names none."""
     name = str(call.attribute("activation", ""))
     if name and name not in _ACTIVATIONS:
         raise UnsupportedOpError(
             f"{call.node.label}: activation {name!r} is not supported; known are "
-            f"{', '.join(sorted(_ACTIVATIONS))}"
+            f"{', '.join(_ACTIVATIONS)}"
         )
-    return call.add(_ACTIVATIONS[name](*parameters), value) if name else value
+    return name
+
+
+def _activated(call: Call, value: Value, attributes: Mapping[str, float]) -> Value:
+    """What the activation that a fused op names makes of a value; the value if it names none."""
+    name = _activation(call)
+    if not name:
+        return value
+    opset = 6 if name == "Clip" else call.opset  # later ones have its bounds as operands
+    return converted_as(replace(call, opset=opset), name, [value], attributes)
 
 
 @converts("com.microsoft:FusedConv")
@@ -57,14 +79,18 @@ def fused_convolution(call: Call) -> Value:
     found = convolution(call)
     if call.has(3):
         found = call.add(Add(), found, call.operand(3))
-    return _activated(call, found, call.attribute("activation_params") or ())
+    names = _ACTIVATIONS.get(_activation(call), ())
+    given = call.attribute("activation_params") or ()
+    return _activated(call, found, dict(zip(names, given, strict=False)))
 
 
 @converts("com.microsoft:FusedGemm")
 def fused_gemm(call: Call) -> Value:
     """Gemm and an activation."""
-    given = (call.attribute(f"activation_{name}") for name in ("alpha", "beta", "gamma"))
-    return _activated(call, gemm(call), [float(each) for each in given if each is not None])
+    prefix = "activation_"
+    named = call.node.attributes.items()
+    own = {key[len(prefix) :]: each for key, each in named if key.startswith(prefix)}
+    return _activated(call, gemm(call), own)
 
 
 # --- attention ------------------------------------------------------------------------------------

@@ -109,6 +109,8 @@ def col2im(call: Call) -> Value:
     pads = tuple(call.attribute("pads") or (0,) * 2 * rank)
     dilations = tuple(call.attribute("dilations") or (1,) * rank)
     counts = KernelWindow(strides, pads, dilations).result_sizes(image, block)
+    if columns.type.rank != 3:
+        raise ImportModelError(f"{columns.type} as blocks; expected [batch, rows, columns]")
     n, rows, number = columns.type.shape
     places = math.prod(block)
     if rows % places or number != math.prod(counts):
