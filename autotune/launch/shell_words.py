@@ -191,7 +191,7 @@ def _word(text: str, place: int, ends: str = "") -> tuple[Word, int]:
             end_plain()
             pieces.append((text[place + 1], "'"))
             place += 2
-        elif text.startswith(("$(", "${"), place):
+        elif text.startswith(("$(", "${", "<(", ">("), place):
             end = _closed(text, place + 1, start)
             plain.append(text[place:end])
             place = end

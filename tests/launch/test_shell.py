@@ -37,6 +37,7 @@ def test_quoted_words_are_read_as_they_were(listed: list[str]) -> None:
         "run ${A:-5} ${B-6}",
         "N=2; run --nodes $N && true",
         "run --x 1 2>/dev/null --y 2 </dev/null",
+        "run --x 1 > >(cat) 2> >(cat -u >&2) --y 2 < <(echo a)",
         "cat <<EOF >/dev/null\nit's\nEOF\ncat <<-'A B' >/dev/null; true\n\"\n\tA B\nrun --a",
         "A=2\nrun --g $((A * 3 + 1)) $((7 / 2)) $((-7 / 2)) $(( -7 % 4 )) $((  $A-5 ))",
         ': ${T:=8}\nrun $T ${N:-"8"} ${1:-2}',
