@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from distir.errors import ImportModelError, UnsupportedOpError
 from distir.importers.onnx_call import CONVERTERS, Call, Converter, OnnxEntry
@@ -40,15 +40,17 @@ def converted_as(
     op_type: str,
     entries: Sequence[OnnxEntry | None],
     attributes: Mapping[str, Any] | None = None,
-) -> Any:
-    """What a converter makes of a call as if it were one of another op of ONNX with these operands,
-    and these attributes in place of its own. Raises `UnsupportedOpError` if there is none."""
+) -> Value:
+    """The result of a call as if it were one of another op of ONNX, which has one result, with
+    these operands, and these attributes in place of its own. Raises `UnsupportedOpError` if there
+    is no converter of that."""
     converter = find_converter(op_type)
     if converter is None:
         raise UnsupportedOpError(f"{call.node.label}: {op_type} is not supported")
     own = call.node.attributes if attributes is None else attributes
     node = replace(call.node, op_type=op_type, domain="", attributes=own)
-    return converter(replace(call, node=node, entries=entries))
+    found = converter(replace(call, node=node, entries=entries))
+    return cast("Value", found[0] if isinstance(found, Sequence) else found)
 
 
 def converts_by_name(cls: type[Op]) -> bool:

@@ -44,6 +44,8 @@ _SMALL_SLOTS = {
     "FusedConv": (2,),
     "QLinearConv": (8,),
     "QGemm": (6,),
+    "DynamicQuantizeMatMul": (4,),
+    "MatMulIntegerToFloat": (6,),
     "ConvTranspose": (2,),
     "LayerNormalization": (1, 2),
     "BatchNormalization": (1, 2),
@@ -65,6 +67,8 @@ _QUANTIZED_SLOTS = {
     "DequantizeLinear": (0,),
     "MatMulInteger": (0, 1),
     "ConvInteger": (1,),
+    "DynamicQuantizeMatMul": (1,),
+    "MatMulIntegerToFloat": (0, 1),
     "QLinearMatMul": (0, 3),
     "QLinearConv": (3, 8),
     "QGemm": (0, 3, 6),
@@ -385,8 +389,21 @@ class _Uses:
             self.fixed.add(f"operand of {node.op_type}")
         elif self._roles.meets_counted(node, position):
             self.fixed.add("factor of what integers make, such as positions")
+        elif self._meets_scale(node, position):
+            self.fixed.add("scales of quantized numbers")
         else:
             self.trained.add("factor along one dim, such as the scale of a norm")
+
+    def _meets_scale(self, node: NodeRecord, position: int) -> bool:
+        """Whether another operand is a scale at which the model itself quantizes."""
+        others = [name for place, name in enumerate(node.operands) if place != position]
+        found = [(name, self._roles.makers().get(name)) for name in others]
+        return any(
+            maker is not None
+            and maker.op_type == "DynamicQuantizeLinear"
+            and name in maker.results[1:]
+            for name, maker in found
+        )
 
     def _meets_term(self, node: NodeRecord, position: int, kept: bool) -> None:
         if "Softmax" in self._roles.ends(node.results[0]) and self._is_mask(node, position, kept):

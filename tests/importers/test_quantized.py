@@ -68,10 +68,12 @@ def in_pairs() -> Any:
     return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
 
 
-def dynamically() -> Any:
+def dynamically(*, per_channel: bool = False) -> Any:
     """As dynamic quantization writes it: activations are quantized as they are, and rows of the
-    table are looked up as integers."""
+    table are looked up as integers. Matrices have one scale, or one per column."""
+    widths = {"up": INNER, "down": WIDTH} if per_channel else {}
     stored = {
+        **{f"{matrix}_scale": abs(weights(width)) for matrix, width in widths.items()},
         "table": _integers(WORDS, WIDTH),
         "up": _integers(WIDTH, INNER),
         "down": _integers(INNER, WIDTH),
@@ -82,7 +84,7 @@ def dynamically() -> Any:
     def product(x: str, matrix: str) -> list[Any]:
         return [
             node("DynamicQuantizeLinear", x, f"{x}q {x}s {x}z"),
-            node("Mul", f"{x}s scale", f"{matrix}s"),
+            node("Mul", f"{x}s {matrix}_scale" if per_channel else f"{x}s scale", f"{matrix}s"),
             node("MatMulInteger", f"{x}q {matrix} {x}z zero", f"{matrix}i"),
             node("Cast", f"{matrix}i", f"{matrix}c", to=1),
             node("Mul", f"{matrix}c {matrix}s", f"{matrix}o"),
@@ -96,6 +98,28 @@ def dynamically() -> Any:
         node("Relu", "hb", "a"),
         *product("a", "down"),
         node("Identity", "downo", "y"),
+    ]
+    return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
+
+
+def optimized() -> Any:
+    """As ONNX Runtime saves what dynamic quantization wrote."""
+    stored = {
+        "table": _integers(WORDS, WIDTH),
+        "up": _integers(WIDTH, INNER),
+        "bias": weights(INNER),
+        "down": _integers(INNER, WIDTH),
+        "scales": abs(weights(INNER)),
+        **SCALE,
+    }
+    runtime = {"domain": "com.microsoft"}
+    nodes = [
+        node("Gather", "table ids", "rows"),
+        node("DequantizeLinear", "rows scale zero", "x"),
+        node("DynamicQuantizeMatMul", "x up scales - bias", "h", **runtime),
+        node("Relu", "h", "a"),
+        node("DynamicQuantizeLinear", "a", "q s z"),
+        node("MatMulIntegerToFloat", "q down s scale z zero", "y", **runtime),
     ]
     return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "y", stored)
 
@@ -125,8 +149,8 @@ def by_operators() -> Any:
 
 @pytest.mark.parametrize(
     "made",
-    [in_pairs(), dynamically(), by_operators()],
-    ids=["in pairs", "dynamically", "by operators"],
+    [in_pairs(), dynamically(), dynamically(per_channel=True), optimized(), by_operators()],
+    ids=["in pairs", "dynamically", "dynamically, per channel", "optimized", "by operators"],
 )
 def test_parameters_and_axes_are_those_of_the_floats(made: Any) -> None:
     ours, theirs = (read_onnx(each).function for each in (made, floats()))

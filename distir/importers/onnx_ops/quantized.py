@@ -10,7 +10,7 @@ from distir.importers.onnx_by_name import converted_as
 from distir.importers.onnx_call import Call, OnnxConstant, OnnxEntry, OnnxWeight, converts
 from distir.ir.core import Value
 from distir.ir.types import DType, TensorType
-from distir.ops.arithmetic import Mul, Sub
+from distir.ops.arithmetic import Add, Mul, Sub
 from distir.ops.base import normalize_axis
 from distir.ops.elementwise import Cast
 from distir.ops.tensor import Reshape
@@ -67,6 +67,17 @@ def dynamic(call: Call) -> Sequence[Value | OnnxConstant]:
 def matmul_of_integers(call: Call) -> Value:
     """A product of floats."""
     return _on_floats(call, "MatMul", (0, 1))
+
+
+_BIASES = {"com.microsoft:DynamicQuantizeMatMul": 4, "com.microsoft:MatMulIntegerToFloat": 6}
+"""The position of the bias among scales and zero points."""
+
+
+@converts(*_BIASES)
+def matmul_with_bias(call: Call) -> Value:
+    """A product of floats, plus a bias if there is one."""
+    product, bias = matmul_of_integers(call), _BIASES[call.node.type_key]
+    return call.add(Add(), product, call.operand(bias)) if call.has(bias) else product
 
 
 @converts("ConvInteger")
