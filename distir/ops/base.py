@@ -50,7 +50,8 @@ def normalize_axes(op_name: str, axes: Sequence[int], rank: int) -> tuple[int, .
 
 
 def from_start(places: Array, end: int) -> Array:
-    """Places along a dim that has `end`, with those below zero counted from its start."""
+    """Places along a dim of `end` positions, of which those below zero count from its end; in the
+    result, all count from its start."""
     import numpy as np
 
     return np.where(places < 0, places + end, places)

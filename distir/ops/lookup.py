@@ -171,7 +171,6 @@ class GatherGradient(Op):
         )
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-
         return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
@@ -358,7 +357,6 @@ class ScatterElements(_Scatter):
         return builder.build((data_dims, index_dims, index_dims), (data_dims,))
 
     def places(self, index: Array, shape: Sequence[int]) -> tuple[Array, ...]:
-
         return _grid(from_start(index, shape[self.axis]), self.axis)
 
 

@@ -117,7 +117,6 @@ class PickLast(Op):
         return lookup_work(operands, results)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-
         return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:
@@ -157,7 +156,6 @@ class PickLastGradient(Op):
         return builder.build((rows, rows), ((*rows, classes),))
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
-
         return self.evaluate_shard({}, *operands)
 
     def evaluate_shard(self, indices: Mapping[int, Array], *operands: Array) -> tuple[Array, ...]:

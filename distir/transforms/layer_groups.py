@@ -25,7 +25,7 @@ def group_layers(families: Sequence[int], hands_on: Sequence[bool]) -> list[list
     """Groups pieces, given their families, into layers: lists of indices.
 
     Where a pattern of families repeats (attention, MLP, attention, MLP, …), one repetition is a
-    layer, or several, if layers of two kinds take turns; the last turn may break off. As many
+    layer, or several, if layers of two kinds alternate; the last repetition may break off. As many
     pieces beside such a run, which begin as its layers do and hand on as much as they take, are a
     layer, too, as one with an MLP before those with experts, and so is a first layer that begins in
     a way of its own. Other pieces are groups of their own.
@@ -43,9 +43,10 @@ def group_layers(families: Sequence[int], hands_on: Sequence[bool]) -> list[list
 
 
 def _layers(run: _Run, families: Sequence[int], others: Collection[int]) -> list[range]:
-    """The layers of a run, which goes on among `others` as far as these repeat what comes a period
-    before. The first layer begins among others where more layers are complete then: the first of
-    all attentions may be of a kind of its own, as where it reads a mask that it hands on."""
+    """The layers of a run, and those beside it. `others` are pieces outside of runs that hand on as
+    much as they take: the run goes on among them as far as they repeat what comes a period before.
+    The first layer begins among them where more layers are complete then: the first of all
+    attentions may be of a kind of its own, as where it reads a mask that it hands on."""
     end = run.pieces.stop
     while end in others and families[end] == families[end - run.period]:
         end += 1
@@ -63,7 +64,8 @@ def _layers(run: _Run, families: Sequence[int], others: Collection[int]) -> list
 def _beside(
     layers: Sequence[range], families: Sequence[int], others: Collection[int]
 ) -> list[range]:
-    """As many pieces of `others` beside layers, and beside each other, as begin as layers do."""
+    """Layers among `others`, beside the known ones and beside each other: as many pieces as a layer
+    has, of which the first is of the family that layers begin with."""
     left, found = set(others).difference(*layers), [*layers]
     for layer in found:  # grows: what is beside a layer that was found may be one more
         for begin in (layer.start - len(layer), layer.stop):
@@ -98,7 +100,7 @@ def _runs(families: Sequence[int]) -> Iterator[_Run]:
 
 
 def _layer(pattern: Sequence[int]) -> int:
-    """The pieces of one layer of a pattern, in which layers of several kinds may take turns: the
+    """The pieces of one layer of a pattern, in which layers of several kinds may alternate: the
     fewest at which more than half of the layers have a piece of the same family at one place."""
     for period in range(1, len(pattern)):
         layers, rest = divmod(len(pattern), period)

@@ -31,7 +31,7 @@ HIDDEN = 48
         ("e CF CF Ch", "e CF CF C h"),  # a head hands on less than it takes
         ("e BF AF AF AF h", "e BF AF AF AF h"),  # the first attention is of its own kind
         ("e F AF AF AF h", "e FA FA FA F h"),  # the first attention is in the embedding
-        ("e MF MF AF MF MF AF MF h", "e MF MF AF MF MF AF MF h"),  # the turns break off
+        ("e MF MF AF MF MF AF MF h", "e MF MF AF MF MF AF MF h"),  # the last repetition breaks off
         ("e M M M A M M h", "e M M M A M M h"),
         ("e F", "e F"),
         ("", ""),
