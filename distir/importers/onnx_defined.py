@@ -12,6 +12,7 @@ from typing import Any
 from distir.errors import ImportModelError
 from distir.importers.onnx_file import (
     FunctionRecord,
+    GraphRecord,
     NodeRecord,
     onnx_package,
     read_function,
@@ -24,11 +25,14 @@ from distir.ir.types import TensorType
 def defined_function(
     node: NodeRecord, opset: int, types: Sequence[TensorType | None]
 ) -> FunctionRecord | None:
-    """The function that a standard op is in an opset; None where ONNX defines it by no others.
+    """The function that a standard op is in an opset; None where ONNX defines it by no others, or
+    with a body of its own, as SequenceMap has one.
 
     `types` are those of its operands; None: an optional one is absent. Raises `ImportModelError`
     where ONNX has no body for these.
     """
+    if any(isinstance(each, GraphRecord) for each in node.attributes.values()):
+        return None
     defs = onnx_package("defs")
     try:
         schema = defs.get_schema(node.op_type, opset, node.domain)

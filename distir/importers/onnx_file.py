@@ -273,13 +273,8 @@ def read_function(proto: Any, defaults: Mapping[str, Any], opset: int) -> Functi
 
 
 def written_attribute(value: Any) -> Any:
-    """The value of an attribute as `onnx.helper.make_node` takes it. Raises `ImportModelError` for
-    the body of a branch or loop."""
-    if isinstance(value, TensorRecord):
-        return value.proto
-    if isinstance(value, GraphRecord):
-        raise ImportModelError("an attribute is a graph; expected numbers, strings or tensors")
-    return value
+    """The value of an attribute, which is no graph, as `onnx.helper.make_node` takes it."""
+    return value.proto if isinstance(value, TensorRecord) else value
 
 
 def written_type(type: TensorType | None) -> Any:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx.defs import onnx_opset_version
 
 from distir.errors import UnsupportedOpError
+from distir.execute.sequential import evaluate
+from distir.importers.onnx import read_onnx
 from distir.importers.onnx_by_name import find_converter
+from tests.importers.models import FLOAT, model, node
 from tests.importers.one_node import OneNode, imported, reference
 
 _DRAW = np.random.default_rng(5)
@@ -80,3 +85,44 @@ def test_an_op_that_nothing_defines_is_refused_by_name() -> None:
     node = OneNode("Det", [_floats(3, 3)], opset=22)
     with pytest.raises(UnsupportedOpError, match="Det is not supported"):
         imported(node, ())
+
+
+def test_an_op_with_a_body_is_refused_for_what_it_is() -> None:
+    helper = onnx.helper
+    element, result = (helper.make_tensor_value_info(name, FLOAT, None) for name in "er")
+    body = helper.make_graph([node("Relu", "e", "r")], "body", [element], [result])
+    nodes = [node("SequenceConstruct", "x x", "s"), node("SequenceMap", "s", "t", body=body)]
+    made = model(
+        {"x": (FLOAT, [4, 6])}, [*nodes, node("ConcatFromSequence", "t", "y", axis=0)], "y"
+    )
+    with pytest.raises(UnsupportedOpError, match=r"SequenceMap is not supported.*unrolled"):
+        read_onnx(made)
+
+
+def _in_function() -> Any:
+    """Shrink in a function of the model, whose attribute is the call's."""
+    shrink = node("Shrink", "a", "b")
+    shrink.attribute.add(name="lambd", type=FLOAT, ref_attr_name="bound")
+    opset = onnx.helper.make_opsetid("", 18)
+    function = onnx.helper.make_function("own", "F", ["a"], ["b"], [shrink], [opset], ["bound"])
+    return [node("F", "x", "y", domain="own", bound=0.75)], [function]
+
+
+def _in_branch() -> Any:
+    """Shrink in the branch that is taken."""
+    info = onnx.helper.make_empty_tensor_value_info
+    taken, other = (
+        onnx.helper.make_graph([node("Shrink", "x", "o", lambd=bound)], "branch", [], [info("o")])
+        for bound in (0.75, 0.1)
+    )
+    return [node("If", "yes", "y", then_branch=taken, else_branch=other)], []
+
+
+@pytest.mark.parametrize("where", [_in_function, _in_branch])
+def test_a_defined_op_may_be_in_a_function_or_a_branch(where: Callable[[], Any]) -> None:
+    nodes, functions = where()
+    stored = {"yes": np.asarray(True)}
+    made = model({"x": (FLOAT, [4, 6])}, nodes, "y", stored, functions=functions)
+    x = _floats(4, 6)
+    (found,) = evaluate(read_onnx(made).function, [x])
+    np.testing.assert_allclose(found, np.where(abs(x) > 0.75, x, 0))
