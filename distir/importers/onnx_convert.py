@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from distir.errors import DistirError, ImportModelError, UnsupportedOpError
-from distir.importers.onnx_by_name import find_converter, known_op_types
+from distir.importers.onnx_by_name import find_converter
 from distir.importers.onnx_call import (
     MOST_FOLDED_ELEMENTS,
     Call,
@@ -35,6 +35,7 @@ from distir.importers.onnx_file import (
     sorted_nodes,
 )
 from distir.importers.onnx_roles import Role, TensorRoles, is_uniform, is_wide
+from distir.importers.onnx_unknown import unknown_op
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
@@ -179,10 +180,10 @@ class Conversion:
         if key in _ON_LISTS:
             return [self._on_list(key, node, entries, env, opset, depth)]
         if key == "NonZero" and not isinstance(entries[0], OnnxConstant):
-            raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
+            raise UnsupportedOpError(_in_context(node, env, unknown_op(node.type_key)))
         converter = find_converter(key)
         if converter is None:
-            return self._convert_defined(key, node, entries, env, opset, depth)
+            return self._convert_defined(node, entries, env, opset, depth)
         given = [entry for entry in entries if entry is not None]
         is_known = all(isinstance(entry, OnnxConstant) for entry in given)
         if is_known and not _looks_up_positions(key, given):
@@ -433,7 +434,6 @@ class Conversion:
 
     def _convert_defined(
         self,
-        key: str,
         node: NodeRecord,
         entries: Sequence[OnnxEntry | None],
         env: Mapping[str, OnnxEntry],
@@ -444,7 +444,7 @@ class Conversion:
         types = [None if each is None else each.type for each in entries]
         function = defined_function(node, opset, types)
         if function is None:
-            raise UnsupportedOpError(_in_context(node, env, _unsupported(key)))
+            raise UnsupportedOpError(_in_context(node, env, unknown_op(node.type_key)))
         try:
             return self._call_function(function, node, entries, opset, depth)
         except UnsupportedOpError as error:
@@ -560,42 +560,3 @@ _ON_LISTS = (
     "SequenceLength",
     "ConcatFromSequence",
 )
-_CONTROL_FLOW = ("Loop", "Scan", "SequenceMap")
-_RECURRENT = ("LSTM", "GRU", "RNN")
-
-
-def _unsupported(key: str) -> str:
-    if key in _CONTROL_FLOW:
-        return f"{key} is not supported: its iterations run one after another; export it unrolled"
-    if key in _RECURRENT:
-        return f"{key} is not supported: its steps run one after another; export it unrolled"
-    if key.startswith(("Random", "Bernoulli", "Multinomial")):
-        return f"{key} is not supported: it draws random numbers; make them an input of the model"
-    if key.startswith(("Sequence", "Optional")):
-        return f"{key} is not supported: its results are not tensors; export the model without it"
-    if key == "NonZero":
-        return (
-            f"{key} is not supported: the shape of its result depends on data; a mixture of "
-            "experts can be given by its config.json, or exported with experts as batched products"
-        )
-    if key in ("Unique", "Compress", "NonMaxSuppression"):
-        return (
-            f"{key} is not supported: the shape of its result depends on data; export the model "
-            "without it"
-        )
-    if key.startswith("com.microsoft.nchwc:"):
-        return (
-            f"{key} is not supported: its tensors are laid out for one kind of processor; save the "
-            "model with ORT_ENABLE_EXTENDED, or export it again"
-        )
-    if "Quant" in key or key.endswith("Integer"):
-        return f"{key} is not supported: export the model before quantization"
-    import difflib
-
-    near = difflib.get_close_matches(key, known_op_types(), n=3, cutoff=0.6)
-    hint = f" (similar names: {', '.join(near)})" if near else ""
-    return (
-        f"{key} is not supported{hint}; export with another opset or exporter, or register an op "
-        "of this name with distir.ops.register_op, or a converter to known ops with "
-        "distir.importers.onnx_call.converts"
-    )
