@@ -300,7 +300,7 @@ class WholeModels:
         passes: list[Amount] = [each.seconds for each in cost.passes.values()]
         missing: list[Amount] = [0.0] * (COST_KINDS - len(passes))
         occupied: list[Amount] = []
-        for of_stream in pricer.occupied_seconds(begun.stage, pricing, STREAMS):
+        for of_stream in pricer.occupied_seconds(begun.stage, STREAMS):
             occupied += [*of_stream, *missing]
         once: list[Amount] = [cost.optimizer, cost.refresh, held]
         settled = cost.settling.get(BACKWARD)

@@ -68,7 +68,7 @@ def test_gathers_overlap_the_block_before(
     (gather,) = pricing.instructions(program.forward_gathers)
     g, c = gather.seconds, sum(each.seconds for each in pricing.instructions(program.forward))
     assert (g > c) == (bandwidth < 1e10)
-    seconds = ChainScheduler(max).run(BlockChain(passes)).cost.seconds
+    seconds = ChainScheduler(max).run(BlockChain.of(passes)).cost.seconds
     alone = g + (blocks - 1) * max(g, c) + c
     assert seconds == pytest.approx(blocks * max(g, c) if steady else alone, rel=1e-12)
 

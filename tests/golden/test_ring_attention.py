@@ -142,7 +142,7 @@ def test_a_round_takes_as_long_as_its_block_or_its_message(planner: Planner) -> 
         assert before.seconds == pytest.approx((CP - 1) * last.seconds)
         assert (moving.seconds > before.seconds) == (slower > 1)
         longest = max(moving.seconds, before.seconds)
-        found = ChainScheduler(max).run(BlockChain([((Pass(instructions, (), ()),), 1)])).cost
+        found = ChainScheduler(max).run(BlockChain.of([((Pass(instructions, (), ()),), 1)])).cost
         assert found.seconds == pytest.approx(longest + last.seconds)
         assert sum(seconds for _, seconds in found.exposed) == pytest.approx(
             longest - before.seconds

@@ -38,7 +38,7 @@ def instruction(
 
 def run_chain(chain: Chain) -> ChainCost:
     """Nothing takes time to launch."""
-    return ChainScheduler(max).run(BlockChain(chain))
+    return ChainScheduler(max).run(BlockChain.of(chain))
 
 
 def test_links_are_late_along_their_last_collective() -> None:
@@ -141,7 +141,7 @@ def test_a_chain_is_its_instructions_one_after_the_other(
     drawn: tuple[Chain, list[tuple[float, ...]]],
 ) -> None:
     chain, settling = drawn
-    found = ChainScheduler(max).run(BlockChain(chain, settling))
+    found = ChainScheduler(max).run(BlockChain.of(chain, settling))
     end, busy, waited, ends = one_by_one(chain)
     assert found.cost.seconds == end
     assert found.cost.compute == busy
@@ -206,14 +206,14 @@ def test_many_chains_at_once_cost_what_each_costs_alone(
          np.array(lengths, np.float64) if count > 3 else count)
         for pattern, count in chain
     ]  # fmt: skip
-    found = ManyChainScheduler(np.maximum, 2).run_all([BlockChain(together, settling, sizes)])[0]
+    found = ManyChainScheduler(np.maximum, 2).run_all([BlockChain.of(together, settling, sizes)])[0]
     for row, size in enumerate(sizes.tolist()):
         alone = [
             (tuple(made.setdefault((b, (size,)), lasting(b, (size,))) for b in pattern),
              lengths[row] if count > 3 else count)
             for pattern, count in chain
         ]  # fmt: skip
-        expected = ChainScheduler(max).run(BlockChain(alone, settling))
+        expected = ChainScheduler(max).run(BlockChain.of(alone, settling))
         exposed = sum(seconds for _, seconds in expected.cost.exposed)
         assert np.broadcast_to(found.cost.seconds, 3)[row] == expected.cost.seconds
         assert np.broadcast_to(found.cost.compute, 3)[row] == expected.cost.compute
@@ -232,7 +232,7 @@ def test_chains_wait_for_what_another_stream_has_made_in_them() -> None:
         Pass((compute, collective, either), ("in",), ("c",)),
         Pass((after,), ("c",), ("d",)),
     )
-    (found,) = ManyChainScheduler(np.maximum, 2).run_all([BlockChain([(passes, 1)])])
+    (found,) = ManyChainScheduler(np.maximum, 2).run_all([BlockChain.of([(passes, 1)])])
     assert np.array_equal(found.cost.seconds, [3.0, 4.0])
 
 
@@ -244,7 +244,7 @@ def test_chains_wait_for_what_only_the_first_copies_of_a_pattern_hand_on() -> No
     before, after = Pass((makes,), ("in", "in 2"), ("in", "made")), Pass((reads,), ("y", "z"), ())
     copies = Pass((plain,), ("x", "late"), ("late", "x"))
     lengths = np.array([1.0, 2.0])
-    chain = BlockChain(
+    chain = BlockChain.of(
         [((before,), 1), ((copies,), lengths), ((after,), 1)], None, np.array([0, 0])
     )
     (found,) = ManyChainScheduler(np.maximum, 1).run_all([chain])
@@ -289,7 +289,7 @@ def test_chains_with_equal_parts_are_each_as_alone(
             (pattern, np.array(data.draw(lengths), np.float64) if count > 3 else count)
             for pattern, count in repeated
         ]
-        asked.append(BlockChain(repeated, own, sizes))
+        asked.append(BlockChain.of(repeated, own, sizes))
     together = ManyChainScheduler(np.maximum, 3).run_all(asked)
     for each, found in zip(asked, together, strict=True):
         (alone,) = ManyChainScheduler(np.maximum, 3).run_all([each])
@@ -318,12 +318,12 @@ def test_chains_of_several_schedulers_are_each_as_alone(
 
         blocks = [(tuple(map(lasting, pattern)), count) for pattern, count in chain]
         sizes = np.array(data.draw(st.lists(st.integers(0, num_sizes - 1), min_size=1, max_size=4)))
-        every = [BlockChain(blocks, settling, sizes), BlockChain(blocks[:1], settling[:1])]
+        every = [BlockChain.of(blocks, settling, sizes), BlockChain.of(blocks[:1], settling[:1])]
         asked.append((ManyChainScheduler(np.maximum, num_sizes), every))
     with mock.patch.object(chains_many, "CHAINS_TOGETHER", most):
         together = run_together(asked)
     for (scheduler, every), found in zip(asked, together, strict=True):
-        for each, cost in zip(every, found, strict=True):
+        for each, cost in zip(every, found.costs(every, scheduler.num_sizes), strict=True):
             (alone,) = scheduler.run_all([each])
             assert np.array_equal(cost.cost.seconds, alone.cost.seconds)
             assert np.array_equal(cost.cost.compute, alone.cost.compute)
@@ -348,7 +348,7 @@ def test_repeated_patterns_may_split_anywhere() -> None:
 def test_a_chain_lasts_no_less_than_its_launches() -> None:
     """A block computes 2 s and is launched in 3 s: of five, the first is computed after 3 s."""
     one = instruction(COMPUTE, 2.0, (), (), "op", launch_seconds=3.0)
-    found = ChainScheduler(max).run(BlockChain([((Pass((one,), (), ()),), 5)], [[4.0]]))
+    found = ChainScheduler(max).run(BlockChain.of([((Pass((one,), (), ()),), 5)], [[4.0]]))
     assert (found.cost.seconds, found.cost.compute) == (15.0, 15.0)
     assert found.settled == 3.0 + 5 * 4.0
 

@@ -14,7 +14,7 @@ from distir.simulation.many.program_sizes import SIZES_TOGETHER, ProgramSizes, S
 from distir.simulation.many.shared_rows import SharedRows
 from distir.simulation.many.stage_rows import StageRows
 from distir.simulation.pricing.stages import StagePricer
-from distir.simulation.pricing.to_price import ToPrice, price_together
+from distir.simulation.pricing.to_price import ToPrice, timed_together
 
 
 class StageAdder:
@@ -86,8 +86,9 @@ class StageAdder:
     def _price(self, shared: Sequence[SharedRows]) -> None:
         """Adds rows, whose stages and overlapped pairs are priced together."""
         asked = [each for own in shared for each in self._to_price(own)]
-        for (own, _), costs in zip(asked, price_together([each for _, each in asked]), strict=True):
-            own.add(*costs)
+        timed = timed_together([each for _, each in asked])
+        for (own, _), columns in zip(asked, timed, strict=True):
+            own.add(columns)
 
     def _to_price(self, shared: SharedRows) -> list[tuple[SharedRows, ToPrice]]:
         """What is to be priced of rows: together, or of each kind apart."""

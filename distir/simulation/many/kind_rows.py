@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distir.arrays import Floats, Indices, distinct_rows
-from distir.plan import ModelPrograms
+from distir.plan import BlockProgram, ModelPrograms
 from distir.plan.grid import DeviceGrid
 from distir.simulation.cutting.many import AlikeArrangements, StageCuts
 from distir.simulation.cutting.parameter_uses import (
@@ -63,7 +63,14 @@ class _NumberedStage(NamedTuple):
     """A stage among the stages of kinds that share programs."""
 
     number: int
-    programs: ProgramsOfStage
+    programs: Sequence[BlockProgram]
+    uses: Sequence[ChargedElsewhere]
+
+    @property
+    def adding_up(self) -> ProgramsOfStage:
+        """The programs of its blocks, as they are in the stage."""
+        both = zip(self.programs, self.uses, strict=True)
+        return tuple([own.adding_up(uses.adds_up) for own, uses in both])
 
 
 class _StagesOfKind:
@@ -88,9 +95,8 @@ class _StagesOfKind:
         uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
         if charged:
             uses = self._uses.charged[charged]
-        blocks = self._stages.blocks(self._programs.of_stage(begin, end), uses)
-        programs = tuple((kind, use.adds_up) for kind, use in blocks)
-        return _NumberedStage(self._stages.number(blocks), programs)
+        programs = self._programs.of_stage(begin, end)
+        return _NumberedStage(self._stages.number(programs, uses), programs, uses)
 
 
 class KindRows:
@@ -141,7 +147,7 @@ class KindRows:
             stages.want(set(numbers), own.sizes, kinds)
             seconds = self._tied_seconds(own)
             described.append(_Described(own, np.array(numbers, np.int64), seconds))
-            overlapping += self._overlapping(own, [each.programs for each in found], stages)
+            overlapping += self._overlapping(own, found, stages)
         return described, overlapping
 
     def add(self, described: Sequence[_Described], row_of: Indices) -> None:
@@ -171,16 +177,19 @@ class KindRows:
     def _overlapping(
         self,
         own: AlikeArrangements,
-        programs: Sequence[ProgramsOfStage],
+        found: Sequence[_NumberedStage],
         stages: SharedStages,
     ) -> Iterator[_Overlapping]:
-        """What overlaps in arrangements, given the programs of their stages; marks the sizes at
-        which it is wanted."""
+        """What overlaps in arrangements with these stages; marks the sizes at which it is
+        wanted."""
         numbers = self.rows.pairs_of_arrangement[own.arrangements]
         different: list[int] = numbers.tolist()
         for number in sorted({*different} - {NO_PAIRS}):
             places = np.flatnonzero(numbers == number)
-            pairs = [(programs[one], programs[other]) for one, other in self.rows.pairs[number]]
+            pairs = [
+                (found[one].adding_up, found[other].adding_up)
+                for one, other in self.rows.pairs[number]
+            ]
             for pair in pairs:
                 stages.want_pair(pair, own.sizes[places])
             yield _Overlapping(own, number, places, pairs)

@@ -121,6 +121,7 @@ class PricedPrograms:
         degrees: Any = tuple(many(sizes.degrees[:, axis]) for axis in axes)
         samples: Any = many(sizes.samples)
         ranks: Any = many(sizes.ranks)
+        self.num_sizes = len(sizes)
         self._size_choices = kind.mesh, degrees, samples
         grid = DeviceGrid.of(kind.mesh, degrees, ranks, placement)
         product = narrower_products(pricer.workload, pricer.cost.cluster.device)

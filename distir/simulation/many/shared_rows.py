@@ -9,14 +9,13 @@ import numpy as np
 
 from distir.simulation.many.kind_rows import KindRows
 from distir.simulation.many.shared_stages import SharedStages
-from distir.simulation.pricing.stage_table import NAMES, columns_of, columns_of_pair
+from distir.simulation.pricing.stage_table import columns_of_pairs
 from distir.simulation.pricing.to_price import ToPrice
 
 if TYPE_CHECKING:
-    from distir.arrays import Floats, Indices
+    from distir.arrays import Indices
     from distir.simulation.many.shared_stages import OverlappedPair
-    from distir.simulation.pricing.chains import PassCost
-    from distir.simulation.pricing.stage_cost import StageCost
+    from distir.simulation.pricing.chains_many import ChainColumns
 
 
 class SharedRows:
@@ -25,31 +24,30 @@ class SharedRows:
     def __init__(self, kinds: Sequence[KindRows]) -> None:
         self.kinds = kinds
         self._rows, self._priced = kinds[0].rows, kinds[0].priced
-        self._stages = SharedStages(self._priced, len(kinds[0].sizes))
+        self._stages = SharedStages(self._priced)
         self._described = [kind.described(self._stages) for kind in kinds]
         self._unpriced = self._stages.unpriced()
 
     @property
     def to_price(self) -> ToPrice:
         """All that is to be priced."""
-        unpriced = self._unpriced
-        stages = [stage for _, stage in unpriced.stages]
-        return self._priced.pricer.to_price(stages, unpriced.overlapped, self._priced.pricing)
+        stages, pairs = self._unpriced.passes.stages, self._stages.overlapped
+        return self._priced.pricer.to_price(stages, pairs, self._priced.pricing)
 
-    def add(self, costs: Sequence[StageCost], costs_of_pairs: Sequence[PassCost]) -> None:
-        """Adds the rows of all stages and of what overlaps, given what they cost."""
-        values = self._unpriced.values
-        for (rows, _), cost in zip(self._unpriced.stages, costs, strict=True):
-            values[: len(NAMES), rows] = columns_of(cost, len(rows))
-        first = self._rows.add_rows(values)
+    def add(self, columns: Sequence[ChainColumns]) -> None:
+        """Adds the rows of all stages and of what overlaps, given what their chains cost: by cost
+        kind, and then those of what overlaps."""
+        *of_stages, of_pairs = columns
+        first = self._rows.add_rows(self._unpriced.priced(of_stages))
         for kind, (described, _) in zip(self.kinds, self._described, strict=True):
             kind.add(described, first + self._unpriced.row_of)
         levels = len(self._priced.pricer.cost.cluster.levels)
+        values = columns_of_pairs(of_pairs, levels)
         row_of: dict[OverlappedPair, Indices] = {}
-        for (pair, wanted), cost in zip(self._stages.pairs, costs_of_pairs, strict=True):
-            values: Floats = np.zeros((len(NAMES) + 2 * levels, int(wanted.sum())))
-            values[: len(NAMES)] = columns_of_pair(cost, values.shape[1])
-            row_of[pair] = self._rows.add_rows(values) + np.cumsum(wanted) - 1
+        first = self._rows.add_rows(values)
+        for pair, wanted in self._stages.pairs:
+            row_of[pair] = first - 1 + np.cumsum(wanted)
+            first += int(wanted.sum())
         for kind, (_, overlapping) in zip(self.kinds, self._described, strict=True):
             kind.add_pairs(overlapping, row_of)
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import repeat
 from operator import add
 from typing import TypeAlias
 
 import numpy as np
 
 from distir.arrays import Indices
-from distir.cost.amounts import taken, total
+from distir.cost.amounts import Amount, taken, total
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
-from distir.simulation.pricing.repeats import RepeatedBlocks
+from distir.simulation.pricing.repeats import Count, RepeatedBlocks
 from distir.simulation.pricing.timeline import (
     LONG_AGO,
     Moments,
@@ -167,6 +168,11 @@ class Pass:
         return self.scatters[-1].stream if self.scatters else None
 
     @cached_property
+    def gather_seconds(self) -> float:
+        """Seconds in which the block's parameters are gathered."""
+        return total([each.seconds for each in self.gathers])
+
+    @cached_property
     def link_seconds(self) -> float:
         """Seconds in which the block's parameters are gathered and its gradients are shared out."""
         return sum(each.seconds for each in (*self.gathers, *self.scatters))
@@ -253,6 +259,26 @@ class ChainCost:
     chain. It settles one block after the other, each after its pass has been computed."""
 
 
+@dataclass(frozen=True, eq=False)
+class PassPattern:
+    """Passes one after the other, which a chain repeats. Compared by identity."""
+
+    passes: tuple[Pass, ...]
+    settling: tuple[Amount, ...] = ()
+    """Per pass, seconds on the gradient stream that settle the block's gradients; none if gradients
+    are not settled."""
+
+    @cached_property
+    def is_free_at_any_time(self) -> bool:
+        """Whether that is so of some pass."""
+        return any([each.is_free_at_any_time for each in self.passes])
+
+    @cached_property
+    def settled_passes(self) -> tuple[tuple[Pass, Amount], ...]:
+        """The passes, each with the seconds on the gradient stream after it."""
+        return tuple(zip(self.passes, self.settling or (0.0,) * len(self.passes), strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class BlockChain:
     """Passes one after the other, each of which gets the outputs of the one before.
@@ -261,19 +287,32 @@ class BlockChain:
     per size, or one per element of `size_numbers`.
     """
 
-    passes: Sequence[RepeatedBlocks[Pass]]
+    patterns: Sequence[tuple[PassPattern, Count]]
     """Repeated patterns of passes, at least one copy each. A number of copies may be an array with
     one number per chain."""
-    settling_seconds: Sequence[Sequence[float]] | None = None
-    """Per pattern and pass, seconds on the gradient stream that settle the block's gradients; None
-    if gradients are not settled."""
     size_numbers: Indices | None = None
     """Of each chain the number of its program size; None: one chain per size, in order."""
+
+    @classmethod
+    def of(
+        cls,
+        passes: Iterable[RepeatedBlocks[Pass]],
+        settling_seconds: Iterable[Sequence[float]] | None = None,
+        size_numbers: Indices | None = None,
+    ) -> BlockChain:
+        """Patterns of passes, and per pattern and pass the seconds on the gradient stream that
+        settle the block's gradients; None if gradients are not settled."""
+        settling = repeat(()) if settling_seconds is None else settling_seconds
+        patterns = [
+            (PassPattern(tuple(pattern), tuple(own)), count)
+            for (pattern, count), own in zip(passes, settling, strict=False)
+        ]
+        return cls(patterns, size_numbers)
 
     @property
     def exact(self) -> frozenset[str] | None:
         """See `exact_streams`."""
-        return exact_streams(each for pattern, _ in self.passes for each in pattern)
+        return exact_streams([pattern for pattern, _ in self.patterns])
 
     @property
     def link_seconds(self) -> float:
@@ -289,14 +328,15 @@ class BlockChain:
     def links_along(self) -> str:
         """The communication stream of the last collective that gathers parameters or shares out
         gradients."""
-        backwards = (each for pattern, _ in reversed(self.passes) for each in reversed(pattern))
+        every = [each for pattern, _ in self.patterns for each in pattern.passes]
+        backwards = reversed(every)
         return next(each.links_along for each in backwards if each.links_along)
 
     def summed(self, seconds: Callable[[Pass], float]) -> float:
         """The sum over all copies of all passes."""
         found = 0.0
-        for pattern, count in self.passes:
-            own = total(map(seconds, pattern))
+        for pattern, count in self.patterns:
+            own = total(map(seconds, pattern.passes))
             if isinstance(own, np.ndarray) or own:
                 found = found + count * taken(own, self.size_numbers)
         return found
@@ -363,13 +403,13 @@ class _PatternCost:
         )
 
 
-def exact_streams(passes: Iterable[Pass]) -> frozenset[str] | None:
+def exact_streams(patterns: Collection[PassPattern]) -> frozenset[str] | None:
     """The streams of a chain, if it has an instruction that waits for nothing, so that it matters
     how long ago a stream became free; None if it has no such instruction."""
-    different = set(passes)
-    if not any([each.is_free_at_any_time for each in different]):
+    if not any([pattern.is_free_at_any_time for pattern in patterns]):
         return None
-    return frozenset([stream for each in different for stream in each.streams])
+    passes = {each for pattern in patterns for each in pattern.passes}
+    return frozenset([stream for each in passes for stream in each.streams])
 
 
 class ChainScheduler:
@@ -390,20 +430,20 @@ class ChainScheduler:
 
     def run(self, chain: BlockChain) -> ChainCost:
         """The cost of a chain."""
-        exact, settling = chain.exact, chain.settling_seconds
+        exact = chain.exact
         costs: dict[int, tuple[_PatternCost, int]] = {}
         streams = launches = settled = 0.0
         state = 0
-        for number, (pattern, count) in enumerate(chain.passes):
+        for pattern, count in chain.patterns:
             left = count
             while left:
-                cost = self._pattern_cost(state, pattern, exact)
+                cost = self._pattern_cost(state, pattern.passes, exact)
                 times = left if cost.after == state else 1
                 first = streams + cost.seconds, launches + cost.launch
                 last = streams + times * cost.seconds, launches + times * cost.launch
-                if settling and any(settling[number]):
+                if any(pattern.settling):
                     ends = self._pass_ends(cost, first, last)
-                    settled = settled_at(ends, settling[number], times, settled)
+                    settled = settled_at(ends, pattern.settling, times, settled)
                 costs[id(cost)] = cost, costs.get(id(cost), (cost, 0))[1] + times
                 streams, launches = last
                 state, left = cost.after, left - times

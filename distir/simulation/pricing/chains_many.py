@@ -11,8 +11,8 @@ tests/simulation/test_chains.py holds the two to each other.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ from distir.simulation.pricing.patterns import Pattern, Step, steps_of
 from distir.simulation.pricing.progress import (
     EXPOSED,
     LAUNCHES,
+    LINKS,
+    SCATTERED,
     SETTLED,
     STREAMS,
     ManyBound,
@@ -48,7 +50,8 @@ class ManyChainScheduler:
     def run_all(self, chains: Sequence[BlockChain]) -> list[ChainCost]:
         """The costs of chains, as arrays with one number per element of `size_numbers`. The seconds
         that compute waits for any stream are one entry, `ALL`."""
-        return run_together([(self, chains)])[0]
+        (found,) = run_together([(self, chains)])
+        return found.costs(chains, self.num_sizes)
 
 
 Together = Sequence[tuple[ManyChainScheduler, Sequence[BlockChain]]]
@@ -58,19 +61,46 @@ CHAINS_TOGETHER = 1 << 16
 """Chains, one for each program size, that are scheduled together, to bound memory."""
 
 
-def run_together(asked: Together) -> list[list[ChainCost]]:
-    """What the schedulers' `run_all` find, of which what is alike is scheduled once. All of them
-    bound launches alike."""
+class ChainColumns(NamedTuple):
+    """The costs of chains in seconds, with a number per chain; see `ChainCost`."""
+
+    seconds: Floats
+    compute: Floats
+    waited: Floats
+    """Seconds in which compute waits for any other stream."""
+    streams: Floats
+    launches: Floats
+    settled: Floats
+    scattering: Floats
+    """Seconds in which gradients are shared out."""
+
+    def costs(self, chains: Sequence[BlockChain], num_sizes: int) -> list[ChainCost]:
+        """The costs of what describes these chains, in order."""
+        numbers = np.stack(self).view(Many)
+        ends = np.cumsum([0, *(_width(chain, num_sizes) for chain in chains)])
+        return [_cost(*numbers[:, first:end]) for first, end in pairwise(ends)]
+
+
+def _cost(
+    seconds: Any, compute: Any, waited: Any, streams: Any, launches: Any, settled: Any, _: Any
+) -> ChainCost:
+    return ChainCost(PassCost(seconds, compute, ((ALL, waited),)), streams, launches, settled)
+
+
+def run_together(asked: Together) -> list[ChainColumns]:
+    """What the schedulers' `run_all` find, of all chains that are described to each, of which what
+    is alike is scheduled once. All of them bound launches alike."""
     every = [(chain, own.num_sizes) for own, chains in asked for chain in chains]
-    ends = np.cumsum([_width(*each) for each in every])
-    costs: list[ChainCost] = []
-    while len(costs) < len(every):
-        first = len(costs)
-        most = CHAINS_TOGETHER + (int(ends[first - 1]) if first else 0)
-        end = max(first + 1, int(np.searchsorted(ends, most, side="right")))
-        costs += _together(asked[0][0].bound, every[first:end])
-    ordered = iter(costs)
-    return [[next(ordered) for _ in chains] for _, chains in asked]
+    ends = np.cumsum([0, *(_width(*each) for each in every)])
+    found = np.empty((len(ChainColumns._fields), ends[-1]))
+    first = 0
+    while first < len(every):
+        last = np.searchsorted(ends, ends[first] + CHAINS_TOGETHER, side="right") - 1
+        end = max(first + 1, int(last))
+        _together(asked[0][0].bound, every[first:end], found[:, ends[first] : ends[end]])
+        first = end
+    borders = np.cumsum([0, *(len(chains) for _, chains in asked)])
+    return [ChainColumns(*found[:, a:b]) for a, b in pairwise(ends[borders])]
 
 
 def _width(chain: BlockChain, num_sizes: int) -> int:
@@ -78,16 +108,18 @@ def _width(chain: BlockChain, num_sizes: int) -> int:
     return num_sizes if chain.size_numbers is None else len(chain.size_numbers)
 
 
-def _together(bound: ManyBound, every: Sequence[tuple[BlockChain, int]]) -> list[ChainCost]:
-    """The costs of chains, each at a number of program sizes, that are scheduled together."""
+def _together(bound: ManyBound, every: Sequence[tuple[BlockChain, int]], found: Floats) -> None:
+    """Finds the columns of chains, each at a number of program sizes, that are scheduled
+    together."""
     by_exact: dict[frozenset[str] | None, list[int]] = {}
     for number, (chain, _) in enumerate(every):
         by_exact.setdefault(chain.exact, []).append(number)
-    steps, costs = steps_of(every), dict[int, ChainCost]()
+    steps = steps_of(every)
+    which = np.repeat(np.arange(len(every)), [_width(*each) for each in every])
     for exact, numbers in by_exact.items():
         run = _Run(bound, exact, [every[number] for number in numbers])
-        costs |= zip(numbers, run.costs([steps[number] for number in numbers]), strict=True)
-    return [costs[number] for number in range(len(every))]
+        own = np.isin(which, numbers) if len(by_exact) > 1 else slice(None)
+        found[:, own] = run.columns([steps[number] for number in numbers])
 
 
 def _sizes(chain: BlockChain, num_sizes: int) -> Indices:
@@ -165,14 +197,12 @@ class _Run:
         ends: list[int] = np.cumsum([len(own) for own in sizes]).tolist()
         self._columns = list(map(slice, [0, *ends], ends))
         """Of each description, the numbers of its chains."""
-        self._links, self._tail = np.empty(width), np.zeros(width)
-        """Their `link_seconds`, and the seconds until all streams are free, once compute is."""
-        for (chain, _), own in zip(descriptions, self._columns, strict=True):
-            self._links[own] = chain.link_seconds
+        self._tail = np.zeros(width)
+        """The seconds until all their streams are free, once compute is."""
         self._progress, self._copies = ManyProgress(width), ManyCopies(width)
         self._queue = _Queue()
 
-    def costs(self, steps: Sequence[Sequence[Step]]) -> list[ChainCost]:
+    def columns(self, steps: Sequence[Sequence[Step]]) -> ChainColumns:
         """The costs of the chains of all descriptions, which have these steps."""
         columns = np.arange(len(self._sizes))
         begun = [
@@ -182,8 +212,7 @@ class _Run:
         self._wait(Start(), begun)
         for (pattern, is_single, start), chains in self._queue:
             self._go_on(pattern, start, chains, is_single=is_single)
-        numbers = self._numbers()
-        return [_cost(numbers[:, own].view(Many)) for own in self._columns]
+        return self._found()
 
     def _wait(self, start: Start, chains: Sequence[_Waiting]) -> None:
         """Has chains wait for their next steps."""
@@ -213,28 +242,21 @@ class _Run:
             free = after.times[: len(after.start.streams)]
             self._tail[columns] = np.maximum.reduce(free, axis=0, initial=0.0)
 
-    def _numbers(self) -> Floats:
-        """What all chains cost: rows in the order of `_cost`."""
+    def _found(self) -> ChainColumns:
+        """What all chains cost; they last no less than their `link_seconds`."""
         sums = self._progress.sums
         streaming, exposed = sums[STREAMS] + self._tail, sums[EXPOSED] + self._tail
         seconds = np.broadcast_to(self._bound(streaming, sums[LAUNCHES]), streaming.shape)
-        late = np.maximum(self._links - seconds, 0.0)
-        return np.stack(
-            [
-                seconds + late,
-                seconds - exposed,
-                exposed + late,
-                streaming,
-                sums[LAUNCHES],
-                sums[SETTLED],
-            ]
+        late = np.maximum(sums[LINKS] - seconds, 0.0)
+        return ChainColumns(
+            seconds=seconds + late,
+            compute=seconds - exposed,
+            waited=exposed + late,
+            streams=streaming,
+            launches=sums[LAUNCHES],
+            settled=sums[SETTLED],
+            scattering=sums[SCATTERED],
         )
-
-
-def _cost(numbers: Iterable[Any]) -> ChainCost:
-    """The costs of chains, which last no less than their `link_seconds`."""
-    seconds, compute, waited, streams, launches, settled = numbers
-    return ChainCost(PassCost(seconds, compute, ((ALL, waited),)), streams, launches, settled)
 
 
 def _parted(chains: Sequence[_Waiting], left: Flags) -> tuple[list[_Waiting], list[_Waiting]]:
@@ -256,4 +278,4 @@ def _parted(chains: Sequence[_Waiting], left: Flags) -> tuple[list[_Waiting], li
     return done, going
 
 
-__all__ = ["ManyChainScheduler", "run_together"]
+__all__ = ["ChainColumns", "ManyChainScheduler", "run_together"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from distir.arrays import Floats
 from distir.cost.amounts import Amount
-from distir.simulation.pricing.chains import BlockChain, Pass
+from distir.simulation.pricing.chains import BlockChain, Pass, PassPattern
 from distir.simulation.pricing.timeline_many import BESIDE, ManyPass, PassForm
 
 FEW_COPIES = 3
@@ -52,17 +52,9 @@ class Step(NamedTuple):
 def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[list[Step]]:
     """The steps of chains, each at a number of program sizes. Steps of one form have one
     pattern."""
-    numbers: dict[_Own, int] = {}
-    sizes: dict[int, int] = {}
-    numbered: list[list[tuple[int, Floats | None]]] = []
-    for chain, num_sizes in chains:
-        own = [
-            (numbers.setdefault(pattern, len(numbers)), counts)
-            for pattern, counts in _patterns(chain, num_sizes)
-        ]
-        sizes.update([(number, num_sizes) for number, _ in own])
-        numbered.append(own)
-    patterns = list(numbers)
+    known = _Numbers()
+    numbered = [_numbered(chain, num_sizes, known) for chain, num_sizes in chains]
+    patterns, sizes = list(known.numbers), known.sizes
     by_form: dict[tuple[PassForm, ...], list[int]] = {}
     for number, pattern in enumerate(patterns):
         by_form.setdefault(tuple([each.form for each, _ in pattern]), []).append(number)
@@ -75,20 +67,53 @@ def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[list[Step]]:
     return [[Step(*places[number], counts) for number, counts in own] for own in numbered]
 
 
-def _patterns(chain: BlockChain, num_sizes: int) -> list[tuple[_Own, Floats | None]]:
-    """The patterns of a chain, each with its number of copies, or None for 1. Those with few copies
-    are split into single passes, so that chains can share the first of them."""
-    num_chains = num_sizes if chain.size_numbers is None else len(chain.size_numbers)
-    settling = chain.settling_seconds or [[0.0] * len(pattern) for pattern, _ in chain.passes]
-    patterns: list[tuple[_Own, Floats | None]] = []
-    for (passes, count), seconds in zip(chain.passes, settling, strict=True):
-        blocks = tuple(zip(passes, seconds, strict=True))
+class _Numbers:
+    """The numbers of patterns, of which equal ones have one."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[_Own, int] = {}
+        self.sizes: list[int] = []
+        """Of each pattern the number of its program sizes."""
+        self._of_whole: dict[PassPattern, int] = {}
+        self._of_passes: dict[PassPattern, list[tuple[int, None]]] = {}
+
+    def whole(self, pattern: PassPattern, num_sizes: int) -> int:
+        """The number of a pattern at a number of program sizes."""
+        found = self._of_whole.get(pattern)
+        if found is None:
+            found = self._of_whole[pattern] = self._number(pattern.settled_passes, num_sizes)
+        return found
+
+    def passes(self, pattern: PassPattern, num_sizes: int) -> list[tuple[int, None]]:
+        """The numbers of its passes as patterns that come once."""
+        found = self._of_passes.get(pattern)
+        if found is None:
+            own = pattern.settled_passes
+            found = [(self._number((each,), num_sizes), None) for each in own]
+            self._of_passes[pattern] = found
+        return found
+
+    def _number(self, own: _Own, num_sizes: int) -> int:
+        found = self.numbers.setdefault(own, len(self.sizes))
+        if found == len(self.sizes):
+            self.sizes.append(num_sizes)
+        return found
+
+
+def _numbered(
+    chain: BlockChain, num_sizes: int, known: _Numbers
+) -> list[tuple[int, Floats | None]]:
+    """The numbers of the patterns of a chain, each with its number of copies, or None for 1. Those
+    with few copies are split into single passes, so that chains can share the first of them."""
+    found: list[tuple[int, Floats | None]] = []
+    for pattern, count in chain.patterns:
         if isinstance(count, np.ndarray) or count > FEW_COPIES:
+            num_chains = num_sizes if chain.size_numbers is None else len(chain.size_numbers)
             counts = np.broadcast_to(np.asarray(count, np.float64), num_chains)
-            patterns.append((blocks, counts))
+            found.append((known.whole(pattern, num_sizes), counts))
         else:
-            patterns += [((each,), None) for each in blocks] * count
-    return patterns
+            found += known.passes(pattern, num_sizes) * count
+    return found
 
 
 def _together(
@@ -99,7 +124,7 @@ def _together(
         _side_by_side(form, each, num_sizes)
         for form, each in zip(forms, zip(*patterns, strict=True), strict=True)
     ]
-    settles = any(bool((each.numbers[-1] > 0).any()) for each in passes)
+    settles = any(bool((each.numbers[1 - BESIDE] > 0).any()) for each in passes)
     return Pattern(tuple(passes), forms, settles)
 
 
@@ -110,7 +135,8 @@ def _side_by_side(
     numbers, first = np.empty((len(form.streams) + BESIDE, sum(num_sizes))), 0
     for (each, settling), own in zip(passes, num_sizes, strict=True):
         seconds = (step.seconds for step in each.instructions if step.stream is not None)
-        amounts = (*seconds, 0.0, each.launch_seconds, settling)
+        summed = (each.launch_seconds, each.link_seconds, each.scatter_seconds)
+        amounts = (*seconds, 0.0, settling, *summed)
         for row, amount in zip(numbers, amounts, strict=True):
             row[first : first + own] = amount
         first += own

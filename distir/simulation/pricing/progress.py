@@ -15,14 +15,14 @@ from distir.arrays import Floats, Indices
 from distir.simulation.pricing.instructions import COMPUTE
 from distir.simulation.pricing.patterns import Pattern
 from distir.simulation.pricing.timeline import Start
-from distir.simulation.pricing.timeline_many import BESIDE, PassForm
+from distir.simulation.pricing.timeline_many import BESIDE, SUMMED, PassForm
 
 ManyBound = Callable[[Floats, Floats], Any]
 """Seconds of stretches of program, from the seconds of their streams and of their launches."""
 
-STREAMS, LAUNCHES, EXPOSED, SETTLED = range(4)
-"""Rows of `Progress.sums`: seconds until compute is free, seconds of launches, seconds in which
-compute waited, and the time until which the gradient stream is busy."""
+STREAMS, EXPOSED, SETTLED, LAUNCHES, LINKS, SCATTERED = range(6)
+"""Rows of `Progress.sums`: seconds until compute is free, seconds in which compute waited, the time
+until which the gradient stream is busy, and sums over passes (`SUMMED`)."""
 
 
 class Progress(NamedTuple):
@@ -41,7 +41,7 @@ class ManyProgress:
     def __init__(self, width: int) -> None:
         self.times = np.zeros((1, width))
         """As `Progress.times`; there may be more rows than a chain has times."""
-        self.sums = np.zeros((SETTLED + 1, width))
+        self.sums = np.zeros((SCATTERED + 1, width))
 
     def of(self, chains: Indices, start: Start) -> Progress:
         """The progress of some chains, whose times are those of `start`."""
@@ -84,10 +84,10 @@ def after_pattern(
     lengths: list[PassLengths] = []
     for each in pattern.passes:
         numbers = each.numbers.take(sizes, axis=1)
-        computing, launches, settling = numbers[-BESIDE:]
+        computing, settling, launches = numbers[-BESIDE : 1 - SUMMED]
         start, times, took = _after_pass(start, times, each.form, numbers, exact)
         sums[STREAMS] += took
-        sums[LAUNCHES] += launches
+        sums[LAUNCHES:] += numbers[-SUMMED:]
         sums[EXPOSED] += np.maximum(took - computing, 0.0)
         if pattern.settles:
             ends.append(np.asarray(bound(sums[STREAMS], sums[LAUNCHES])))
@@ -133,6 +133,8 @@ def _after_pass(
 __all__ = [
     "EXPOSED",
     "LAUNCHES",
+    "LINKS",
+    "SCATTERED",
     "SETTLED",
     "STREAMS",
     "ManyBound",

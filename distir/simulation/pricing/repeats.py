@@ -6,7 +6,7 @@ fourth layer differs, it has four blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from distir.arrays import Flags
 
 _Block = TypeVar("_Block")
+_Pattern = TypeVar("_Pattern")
 _Result = TypeVar("_Result")
 _Hashable = TypeVar("_Hashable", bound=Hashable)
 
@@ -92,9 +93,9 @@ def mapped(
     return joined(made)
 
 
-def joined(chain: Sequence[RepeatedBlocks[_Block]]) -> list[RepeatedBlocks[_Block]]:
+def joined(chain: Iterable[tuple[_Pattern, Count]]) -> list[tuple[_Pattern, Count]]:
     """The same chain, in which equal patterns in a row are one."""
-    found: list[RepeatedBlocks[_Block]] = []
+    found: list[tuple[_Pattern, Count]] = []
     for pattern, count in chain:
         if found and found[-1][0] == pattern:
             found[-1] = pattern, found[-1][1] + count

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from distir.arrays import Indices
 from distir.plan import BlockProgram
-from distir.plan.passes import BlockPasses, Segment, is_reversed
 from distir.schedules import COST_KINDS, FORWARD
-from distir.simulation.pricing.chains import PassCost
+from distir.simulation.pricing.chains import BlockChain, PassCost, PassPattern
 from distir.simulation.pricing.memory import MemoryEffect
-from distir.simulation.pricing.repeats import Count, RepeatedBlocks, joined, require_even
+from distir.simulation.pricing.repeats import Count
 from distir.simulation.pricing.state import StateBytes
 from distir.simulation.pricing.tied import ChargedElsewhere
 
@@ -56,26 +55,35 @@ class BlockPass:
     """In which parameters are gathered and gradients are shared out."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionPattern:
+    """A pattern of blocks as actions of one cost kind visit them. Compared by identity."""
+
+    passes: PassPattern
+    ends: tuple[StepEnd, ...]
+    """What follows the last backward passes of these blocks, in actions that may be the last."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnpricedStage:
     """A stage, or several stages with the same patterns, before it is priced."""
 
-    actions: Mapping[int, Sequence[RepeatedBlocks[tuple[Segment, StepEnd]]]]
+    actions: Mapping[int, Sequence[tuple[ActionPattern, Count]]]
     """By cost kind, the stage's blocks as repeated patterns in the order in which actions visit
-    them: what each adds, and what follows its last backward pass."""
+    them."""
+    ends: Sequence[tuple[StepEnd, Count]]
+    """What follows the last backward passes of the blocks, each as often as it does."""
     memory: Mapping[int, MemoryEffect]
     """By cost kind, the effect of the stage's actions on memory; empty if nothing is said of it."""
-    sent_forward_bytes: float
-    sent_backward_bytes: float
+    first: BlockProgram
+    last: BlockProgram
     size_numbers: Indices | None
     """See `BlockChain.size_numbers`."""
 
-    @property
-    def ends(self) -> Iterator[tuple[StepEnd, Count]]:
-        """What follows the last backward passes of the blocks, each as often as it does."""
-        for pattern, count in self.actions[FORWARD]:
-            for _, end in pattern:
-                yield end, count
+    def chain(self, cost_kind: int) -> BlockChain:
+        """The passes of actions of a cost kind."""
+        patterns = [(pattern.passes, count) for pattern, count in self.actions[cost_kind]]
+        return BlockChain(patterns, self.size_numbers)
 
     @property
     def state(self) -> StateBytes:
@@ -84,21 +92,6 @@ class UnpricedStage:
         for end, count in self.ends:
             state = state.plus(end.state.at(self.size_numbers), count)
         return state
-
-
-def in_action(
-    blocks: Sequence[RepeatedBlocks[tuple[BlockPasses, StepEnd]]], kind: int
-) -> list[RepeatedBlocks[tuple[Segment, StepEnd]]]:
-    """The blocks of a stage in the order in which actions of a cost kind visit them; patterns that
-    differ only in other actions are one. Raises `Uneven` if a pattern has copies in some stages
-    only."""
-    own = [(tuple((passes[kind], end) for passes, end in each), count) for each, count in blocks]
-    if is_reversed(kind):
-        own = [(pattern[::-1], count) for pattern, count in reversed(own)]
-    found = joined(own)
-    for _, count in found:
-        require_even(count)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +161,7 @@ def action_seconds(stages: Sequence[StageCost], pairs: Sequence[PassCost] = ()) 
 
 
 __all__ = [
+    "ActionPattern",
     "BlockPass",
     "ChargedBlock",
     "OverlappedStages",
@@ -176,5 +170,4 @@ __all__ = [
     "StepEnd",
     "UnpricedStage",
     "action_seconds",
-    "in_action",
 ]

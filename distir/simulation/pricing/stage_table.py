@@ -5,15 +5,14 @@ tests/laws/test_batch.py holds the two to each other: many plans at once cost wh
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, WEIGHT_PART
-from distir.simulation.pricing.chains import PassCost
-from distir.simulation.pricing.stage_cost import StageCost
+from distir.simulation.pricing.chains_many import ChainColumns
 
 ClassNumbers: TypeAlias = NDArray[np.int32]
 """Numbers of equivalence classes: what is equal has one number."""
@@ -60,39 +59,12 @@ ROW = {name: row for row, name in enumerate(NAMES)}
 """The row of each number in a `StageTable`."""
 
 
-def columns_of(cost: StageCost, num_stages: int) -> Floats:
-    """The columns of stages whose cost has one number per stage, of shape (`NAMES`, stages)."""
-    columns = np.zeros((len(NAMES), num_stages))
-
-    def put(name: str, value: Any) -> None:
-        columns[ROW[name]] = value
-
-    for kind, each in cost.passes.items():
-        put(f"seconds {kind}", each.seconds)
-        put(f"exposed {kind}", sum(waited for _, waited in each.exposed))
-    for kind, each in cost.settling.items():
-        put(f"settling {kind}", each.seconds)
-        put(f"settled {kind}", each.done)
-        put(f"scattering {kind}", each.scattering)
-    put("optimizer", cost.optimizer)
-    put("refresh", cost.refresh)
-    put("first gather", cost.first_gather)
-    for kind, memory in cost.memory.items():
-        put(f"delta {kind}", memory.delta)
-        put(f"peak {kind}", memory.peak)
-    put("state", cost.state.total)
-    put("state inputs", cost.state.inputs)
-    put("host", cost.state.host)
-    put("hosted", cost.state.hosted)
-    return columns
-
-
-def columns_of_pair(cost: PassCost, num_pairs: int) -> Floats:
-    """The columns of overlapped pairs whose cost has one number per pair: seconds of what is timed
-    as their forward pass (`schedules/compiled/costs.py`), and nothing else."""
-    columns = np.zeros((len(NAMES), num_pairs))
-    columns[ROW[f"seconds {FORWARD}"]] = cost.seconds
-    columns[ROW[f"exposed {FORWARD}"]] = sum(waited for _, waited in cost.exposed)
+def columns_of_pairs(found: ChainColumns, levels: int) -> Floats:
+    """The columns of overlapped pairs, given what their passes cost: seconds of what is timed as
+    their forward pass (`schedules/compiled/costs.py`), and nothing else."""
+    columns = np.zeros((len(NAMES) + 2 * levels, len(found.seconds)))
+    columns[ROW[f"seconds {FORWARD}"]] = found.seconds
+    columns[ROW[f"exposed {FORWARD}"]] = found.waited
     return columns
 
 
@@ -151,7 +123,6 @@ __all__ = [
     "ROW",
     "ClassNumbers",
     "StageTable",
-    "columns_of",
-    "columns_of_pair",
+    "columns_of_pairs",
     "numbered_columns",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, product, zip_longest
 from typing import cast
 
@@ -15,16 +15,11 @@ from distir.arrays import Indices
 from distir.cost import CostModel
 from distir.cost.amounts import Amount, larger, smaller, taken, total
 from distir.ir.core import Value
-from distir.ops.host import HOST
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import (
-    BlockPasses,
     Segment,
-    between_equal,
     block_passes,
-    by_block,
     segments,
-    stage_passes,
 )
 from distir.schedules import (
     BACKWARD,
@@ -43,12 +38,14 @@ from distir.simulation.pricing.chains import (
     HostBound,
     Pass,
     PassCost,
+    PassPattern,
 )
 from distir.simulation.pricing.chains_many import ManyChainScheduler
-from distir.simulation.pricing.instructions import COMPUTE, Instruction, Pricing
+from distir.simulation.pricing.instructions import COMPUTE, Pricing
 from distir.simulation.pricing.known_passes import KnownPasses
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
 from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
+from distir.simulation.pricing.stage_blocks import KnownStageBlocks
 from distir.simulation.pricing.stage_cost import (
     BlockPass,
     ChargedBlock,
@@ -57,10 +54,9 @@ from distir.simulation.pricing.stage_cost import (
     StageCost,
     StepEnd,
     UnpricedStage,
-    in_action,
 )
 from distir.simulation.pricing.state import StateBytes, state_bytes
-from distir.simulation.pricing.tied import ChargedElsewhere
+from distir.simulation.pricing.step_ends import KnownStepEnds, host_seconds
 from distir.simulation.pricing.to_price import ToPrice
 from distir.workload import Workload
 
@@ -73,18 +69,9 @@ class _OnMesh:
     """What is known of programs on one mesh."""
 
     passes: KnownPasses
-    step_ends: dict[object, StepEnd] = field(default_factory=dict[object, StepEnd])
+    ends: KnownStepEnds
+    blocks: KnownStageBlocks
     alone: dict[Pass, BlockPass] = field(default_factory=dict[Pass, BlockPass])
-    settling: dict[tuple[Pass, StepEnd, int], float] = field(
-        default_factory=dict[tuple[Pass, StepEnd, int], float]
-    )
-
-    def settling_seconds(self, last: Pass, end: StepEnd, cost_kind: int) -> float:
-        """Seconds on the gradient stream after a block's last backward pass, of this kind."""
-        key = (last, end, cost_kind)
-        if key not in self.settling:
-            self.settling[key] = total((last.scatter_seconds, end.settling_seconds[cost_kind]))
-        return self.settling[key]
 
 
 class StagePricer:
@@ -135,7 +122,10 @@ class StagePricer:
         mesh = pricing.grid.mesh
         if self._latest is None or self._latest[0] is not mesh:
             if mesh not in self._on_meshes:
-                self._on_meshes[mesh] = _OnMesh(KnownPasses(pricing))
+                passes, ends = KnownPasses(pricing), KnownStepEnds(self.workload, pricing)
+                overlaps = self.cost.stack.overlaps_gradients
+                blocks = KnownStageBlocks(passes, ends, overlaps_gradients=overlaps)
+                self._on_meshes[mesh] = _OnMesh(passes, ends, blocks)
             self._latest = mesh, self._on_meshes[mesh]
         return self._latest[1]
 
@@ -157,7 +147,7 @@ class StagePricer:
         known = on_mesh.alone
         every = dict.fromkeys(each for own in passes.values() for each in own)
         missing = [each for each in every if each not in known]
-        costs = self._chains.run_all([BlockChain([((each,), 1)]) for each in missing])
+        costs = self._chains.run_all([BlockChain([(PassPattern((each,)), 1)]) for each in missing])
         for each, cost in zip(missing, costs, strict=True):
             known[each] = BlockPass(
                 cost.cost.seconds, cost.stream_seconds, cost.launch_seconds, each.link_seconds
@@ -228,14 +218,19 @@ class StagePricer:
         repeated patterns."""
         return self._memory.after_forward(mapped(blocks, block_passes))
 
+    def step_ends(self, blocks: Iterable[ChargedBlock], pricing: Pricing) -> list[StepEnd]:
+        """What follows the last backward passes of blocks."""
+        known = self._known(pricing).ends
+        return [known.of(*each) for each in blocks]
+
     def state_of(
         self, blocks: Sequence[RepeatedBlocks[ChargedBlock]], pricing: Pricing
     ) -> StateBytes:
         """The state bytes of a stage, given its blocks as repeated patterns."""
         state = StateBytes()
         for pattern, count in blocks:
-            for program, away in pattern:
-                state = state.plus(self._step_end(program, pricing, away).state, count)
+            for end in self.step_ends(pattern, pricing):
+                state = state.plus(end.state, count)
         return state
 
     def _memory_of(
@@ -249,43 +244,15 @@ class StagePricer:
         blocks = [((passes,), 1) for passes in block_passes(programs, splits)]
         return self._memory.stage(blocks, cost_kinds=cost_kinds)
 
-    def _step_end(self, program: BlockProgram, pricing: Pricing, away: ChargedElsewhere) -> StepEnd:
-        """What follows a block's last backward pass, without the parameters `away`."""
-        known, key = self._known(pricing).step_ends, (program, away)
-        if key not in known:
-            elements = program.trained_elements(without=away.held)
-            buckets = {
-                BACKWARD: pricing.buckets(program, away.added),
-                WEIGHT_PART: pricing.buckets(program, away.added_late),
-            }
-            refresh = pricing.refresh(program, away.held)
-            known[key] = StepEnd(
-                {kind: sum(each.seconds for each in of_kind) for kind, of_kind in buckets.items()},
-                {
-                    kind: of_kind[-1].stream if of_kind else None
-                    for kind, of_kind in buckets.items()
-                },
-                pricing.optimizer(self.workload, elements, program)
-                + pricing.outer_step(self.workload, elements, program)
-                if self.workload.training
-                else 0.0,
-                sum(each.seconds for each in refresh),
-                _host_seconds(refresh),
-                state_bytes(self.workload, program, away.held, away.added),
-            )
-        return known[key]
-
     def _settling(
         self, chain: BlockChain, cost: ChainCost, stage: UnpricedStage, cost_kind: int
     ) -> Settling:
         """How the gradients of a stage are settled if its last action has this cost kind: as soon
         as they are computed, or at the end if the software stack does not overlap gradients. What
         every action shares out is shared out as soon as it is computed."""
-        blocks = stage.actions[cost_kind]
         seconds = sum(
             count * taken(end.settling_seconds[cost_kind], stage.size_numbers)
-            for pattern, count in blocks
-            for _, end in pattern
+            for end, count in stage.ends
         )
         scattering = chain.summed(lambda each: each.scatter_seconds)
         done, overlaps = cost.settled, self.cost.stack.overlaps_gradients
@@ -293,8 +260,8 @@ class StagePricer:
             done = larger(done, cost.cost.seconds) + seconds
         settled = [
             (end.settled_along[cost_kind], each.scattered_along)
-            for (pattern, _), (passes, _) in zip(blocks, chain.passes, strict=True)
-            for (_, end), each in zip(pattern, passes, strict=True)
+            for pattern, _ in stage.actions[cost_kind]
+            for end, each in zip(pattern.ends, pattern.passes.passes, strict=True)
         ]
         last = [at_end or scattered for at_end, scattered in settled if at_end or scattered]
         if not overlaps:
@@ -324,25 +291,16 @@ class StagePricer:
         """
         splits = not {INPUT_PART, WEIGHT_PART}.isdisjoint(cost_kinds)
 
-        def with_passes(
-            chain: Sequence[ChargedBlock],
-        ) -> list[tuple[BlockPasses, BlockPasses, StepEnd]]:
-            programs = [program for program, _ in chain]
-            held = stage_passes(programs, splits)
-            timed = [between_equal(each) for each in held]
-            if not waits_for_gathers:
-                timed = [tuple(each.without_gathers for each in own) for own in timed]
-            ends = (self._step_end(program, pricing, away) for program, away in chain)
-            return list(zip(by_block(held), by_block(timed), ends, strict=True))
-
-        chain = mapped(blocks, with_passes)
-        held = [(tuple(each for each, _, _ in pattern), count) for pattern, count in chain]
-        timed = [(tuple((each, end) for _, each, end in pattern), n) for pattern, n in chain]
+        known = self._known(pricing).blocks
+        among = partial(known.of, splits=splits, waits_for_gathers=waits_for_gathers)
+        chain = mapped(blocks, among)
+        held = [(tuple([each.held for each in pattern]), count) for pattern, count in chain]
         return UnpricedStage(
-            actions={kind: in_action(timed, kind) for kind in cost_kinds},
+            actions={kind: known.in_action(chain, kind) for kind in cost_kinds},
+            ends=[(each.end, count) for pattern, count in chain for each in pattern],
             memory=self._memory.stage(held, size_numbers, cost_kinds) if waits_for_gathers else {},
-            sent_forward_bytes=_total_bytes(blocks[-1][0][-1][0].outputs),
-            sent_backward_bytes=_total_bytes(blocks[0][0][0][0].input_gradients),
+            first=blocks[0][0][0][0],
+            last=blocks[-1][0][-1][0],
             size_numbers=size_numbers,
         )
 
@@ -357,18 +315,16 @@ class StagePricer:
         """Stages and overlapped pairs: forward passes of stages beside backward passes of
         others."""
         chains = [
-            [self._chain(stage, kind, pricing) for stage in stages if kind in stage.actions]
+            [stage.chain(kind) for stage in stages if kind in stage.actions]
             for kind in range(COST_KINDS)
         ]
         chains.append([self._overlapped_chain(pair, pricing) for pair in pairs])
         return ToPrice(self, stages, chains)
 
-    def occupied_seconds(
-        self, stage: UnpricedStage, pricing: Pricing, streams: Sequence[str]
-    ) -> list[list[float]]:
+    def occupied_seconds(self, stage: UnpricedStage, streams: Sequence[str]) -> list[list[float]]:
         """By stream and cost kind, the seconds in which a stage's actions occupy the stream;
         `LINKS` stands for what gathers parameters and shares out gradients."""
-        chains = [self._chain(stage, kind, pricing) for kind in stage.actions]
+        chains = [stage.chain(kind) for kind in stage.actions]
         return [
             [
                 chain.link_seconds
@@ -378,27 +334,6 @@ class StagePricer:
             ]
             for stream in streams
         ]
-
-    def _chain(self, stage: UnpricedStage, cost_kind: int, pricing: Pricing) -> BlockChain:
-        """The passes of a stage in actions of one cost kind."""
-        blocks, on_mesh = stage.actions[cost_kind], self._known(pricing)
-        passes = [
-            (tuple(on_mesh.passes.of([segment for segment, _ in pattern])), count)
-            for pattern, count in blocks
-        ]
-        if cost_kind not in COMPLETING:
-            return BlockChain(passes, size_numbers=stage.size_numbers)
-        if not self.cost.stack.overlaps_gradients:
-            settling = [[each.scatter_seconds for each in pattern] for pattern, _ in passes]
-        else:
-            settling = [
-                [
-                    on_mesh.settling_seconds(each, end, cost_kind)
-                    for each, (_, end) in zip(own, pattern, strict=True)
-                ]
-                for (own, _), (pattern, _) in zip(passes, blocks, strict=True)
-            ]
-        return BlockChain(passes, settling, stage.size_numbers)
 
     def price_pairs(self, pairs: Sequence[OverlappedStages], pricing: Pricing) -> list[PassCost]:
         """What overlapped pairs cost."""
@@ -423,7 +358,7 @@ class StagePricer:
 
         beside = repeated_blocks(list(zip_longest(forward, backward)))
         passes = [(tuple(map(of, pattern)), count) for pattern, count in beside]
-        return BlockChain(passes, size_numbers=pair.size_numbers)
+        return BlockChain.of(passes, size_numbers=pair.size_numbers)
 
     def priced_stage(
         self,
@@ -437,7 +372,8 @@ class StagePricer:
             optimizer = optimizer + count * taken(end.optimizer_seconds, numbers)
             refresh = refresh + count * taken(end.refresh_seconds, numbers)
             refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
-        gathers = chains[FORWARD][0].passes[0][0][0].gathers
+        pattern, _ = chains[FORWARD][0].patterns[0]
+        first = pattern.passes[0]
         return StageCost(
             passes={kind: cost.cost for kind, (_, cost) in chains.items()},
             memory=stage.memory,
@@ -449,22 +385,17 @@ class StagePricer:
             optimizer=optimizer,
             refresh=refresh,
             refresh_host=refresh_host,
-            first_gather=taken(total([each.seconds for each in gathers]), numbers),
-            first_gather_host=taken(_host_seconds(gathers), numbers),
+            first_gather=taken(first.gather_seconds, numbers),
+            first_gather_host=taken(host_seconds(first.gathers), numbers),
             state=stage.state,
-            sent_forward_bytes=stage.sent_forward_bytes,
-            sent_backward_bytes=stage.sent_backward_bytes,
+            sent_forward_bytes=_total_bytes(stage.last.outputs),
+            sent_backward_bytes=_total_bytes(stage.first.input_gradients),
         )
 
 
 def _alone(program: BlockProgram, kinds: Iterable[int]) -> list[Segment]:
     """A block's passes between equal ones, by kind of action."""
     return [segment for kind in kinds for segment in segments([program], kind, steady=True)]
-
-
-def _host_seconds(instructions: Iterable[Instruction]) -> float:
-    """Seconds of copies between a device and its host."""
-    return sum(each.seconds for each in instructions if each.stream == HOST)
 
 
 def _typical(block_kinds: Sequence[int], kind: int) -> int:

@@ -221,8 +221,8 @@ class ManyPass:
     form: PassForm
     numbers: Floats
     """Of shape (instructions on streams + `BESIDE`, program sizes): the seconds of the
-    instructions; and then those in which compute is busy, those of launches, and those on the
-    gradient stream after it."""
+    instructions; and then those in which compute is busy, those on the gradient stream after the
+    pass, and those of what adds up over passes (`SUMMED`)."""
 
     @classmethod
     def of(cls, form: PassForm, numbers: Floats) -> ManyPass:
@@ -233,8 +233,12 @@ class ManyPass:
         return cls(form, numbers)
 
 
-BESIDE = 3
+SUMMED = 3
+"""How many numbers of a pass add up over passes: the seconds of its launches, its `link_seconds`
+and its `scatter_seconds`."""
+
+BESIDE = 2 + SUMMED
 """How many numbers a pass has beside those of its instructions."""
 
 
-__all__ = ["BESIDE", "FormStep", "ManyPass", "PassForm", "Walk", "WalkStep", "form_of"]
+__all__ = ["BESIDE", "SUMMED", "FormStep", "ManyPass", "PassForm", "Walk", "WalkStep", "form_of"]

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from distir.simulation.pricing.chains import BlockChain, ChainCost, PassCost
-from distir.simulation.pricing.chains_many import ManyChainScheduler, run_together
+from distir.simulation.pricing.chains_many import (
+    ChainColumns,
+    ManyChainScheduler,
+    run_together,
+)
 from distir.simulation.pricing.stage_cost import StageCost, UnpricedStage
 
 
@@ -52,17 +56,28 @@ class ToPrice:
 def price_together(asked: Sequence[ToPrice]) -> list[tuple[list[StageCost], list[PassCost]]]:
     """The costs of what several pricers of one cost model have to price, each at many program
     sizes; what is alike is scheduled once."""
+    found: list[tuple[list[StageCost], list[PassCost]]] = []
+    for each, columns in zip(asked, timed_together(asked), strict=True):
+        own = zip(columns, each.chains, strict=True)
+        sizes = each.pricer.many_chains.num_sizes
+        found.append(each.costs([timed.costs(chains, sizes) for timed, chains in own]))
+    return found
+
+
+def timed_together(asked: Sequence[ToPrice]) -> list[list[ChainColumns]]:
+    """What the `chains` of several pricers of one cost model cost, each at many program sizes; what
+    is alike is scheduled once."""
     every = [
         (kind, number, each.pricer.many_chains, chains)
         for number, each in enumerate(asked)
         for kind, chains in enumerate(each.chains)
     ]
     every.sort(key=lambda each: each[:2])
-    costs: list[list[list[ChainCost]]] = [[] for _ in asked]
-    found = run_together([each[2:] for each in every])
-    for (_, number, *_), own in zip(every, found, strict=True):
-        costs[number].append(own)
-    return [each.costs(own) for each, own in zip(asked, costs, strict=True)]
+    found: list[list[ChainColumns]] = [[] for _ in asked]
+    columns = run_together([each[2:] for each in every])
+    for (_, number, *_), own in zip(every, columns, strict=True):
+        found[number].append(own)
+    return found
 
 
-__all__ = ["ChainPricer", "ToPrice", "price_together"]
+__all__ = ["ChainPricer", "ToPrice", "price_together", "timed_together"]

@@ -1,0 +1,178 @@
+"""Rows of what stages do and hold in their actions: stages that differ only in how often their
+patterns come are priced together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distir.arrays import Flags, Floats, Indices
+from distir.cost.amounts import is_many, taken
+from distir.plan import BlockProgram
+from distir.schedules import COMPLETING, COST_KINDS, FORWARD
+from distir.simulation.many.numbered_stages import NumberedBlocks, StagesOfBlocks
+from distir.simulation.many.priced_programs import PricedPrograms
+from distir.simulation.pricing.chains_many import ChainColumns
+from distir.simulation.pricing.repeats import Uneven
+from distir.simulation.pricing.stage_cost import UnpricedStage
+from distir.simulation.pricing.stage_table import NAMES, ROW
+
+_Kinds = NDArray[np.uint8]
+"""Sets of cost kinds: the sums of all `1 << kind`."""
+
+LONG = 2
+"""Patterns with at least this many copies are priced together, whatever their numbers of copies:
+they have a first and a last copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AlikeRows:
+    """Rows whose stages differ only in the numbers of copies of their long patterns."""
+
+    rows: Indices
+    """Their numbers."""
+    sizes: Indices
+    """Their program sizes."""
+    cost_kinds: _Kinds
+    """The actions for which they are wanted."""
+    counts: Floats
+    """The numbers of copies of patterns, of shape (rows, patterns)."""
+
+    def taken(self, where: Flags) -> _AlikeRows:
+        """Those of them that are marked."""
+        return _AlikeRows(
+            self.rows[where], self.sizes[where], self.cost_kinds[where], self.counts[where]
+        )
+
+
+class PassRows:
+    """The rows of stages at the sizes at which they are wanted, before they are priced."""
+
+    def __init__(self, priced: PricedPrograms, every: StagesOfBlocks, cost_kinds: _Kinds) -> None:
+        """`cost_kinds` are those of the actions for which stages are wanted, of shape
+        (stages, sizes)."""
+        self._pricer, self._pricing = priced.pricer, priced.pricing
+        self._blocks = every.blocks
+        alike: dict[NumberedBlocks, list[int]] = {}
+        for number, blocks in enumerate(every.stages):
+            form = tuple([(pattern, min(count, LONG)) for pattern, count in blocks])
+            alike.setdefault(form, []).append(number)
+        order = np.array([number for own in alike.values() for number in own], np.int64)
+        ordered = cost_kinds[order]
+        wanted = ordered > 0
+        self.row_of = np.empty(wanted.shape, np.int64)
+        """The row of a stage at a size, of shape (stages, sizes)."""
+        self.row_of[order] = np.cumsum(wanted).reshape(wanted.shape) - 1
+        place, self.size = np.nonzero(wanted)
+        """Of each row the number of its program size."""
+        self.stage = order[place]
+        """Of each row the number of its stage."""
+        levels = len(self._pricer.cost.cluster.levels)
+        self._values = np.zeros((len(NAMES) + 2 * levels, len(place)))
+        self._stages: list[tuple[Indices, UnpricedStage]] = []
+        kinds = ordered[wanted]
+        num_rows, first = wanted.sum(axis=1), 0
+        ends = np.cumsum([0, *num_rows]).tolist()
+        for form, numbers in alike.items():
+            begin, end = ends[first], ends[first + len(numbers)]
+            counts = np.array([[n for _, n in every.stages[each]] for each in numbers], np.float64)
+            own = np.repeat(counts, num_rows[first : first + len(numbers)], axis=0)
+            rows = np.arange(begin, end)
+            same = _AlikeRows(rows, self.size[begin:end], kinds[begin:end], own)
+            self._add(form, same)
+            first += len(numbers)
+        self._fill_messages(every.stages)
+
+    @property
+    def overlaps_gradients(self) -> bool:
+        """Whether gradients are settled as soon as they are computed."""
+        return self._pricer.cost.stack.overlaps_gradients
+
+    @property
+    def stages(self) -> list[UnpricedStage]:
+        """What is to be priced."""
+        return [stage for _, stage in self._stages]
+
+    def _add(self, form: NumberedBlocks, alike: _AlikeRows) -> None:
+        """Adds the stages of rows that differ only in the numbers of copies of their long patterns:
+        as one if it can be priced so, else as several."""
+        blocks = [
+            (
+                tuple([self._blocks[number] for number in pattern]),
+                alike.counts[:, place] if count == LONG else count,
+            )
+            for place, (pattern, count) in enumerate(form)
+        ]
+        wanted = int(np.bitwise_or.reduce(alike.cost_kinds))
+        cost_kinds = [kind for kind in range(COST_KINDS) if wanted >> kind & 1]
+        try:
+            stage = self._pricer.unpriced_stage(blocks, self._pricing, cost_kinds, alike.sizes)
+        except Uneven as uneven:
+            for where in (uneven.where, ~uneven.where):
+                self._add(form, alike.taken(where))
+            return
+        self._stages.append((alike.rows, stage))
+        for kind, effect in stage.memory.items():
+            self._values[ROW[f"delta {kind}"], alike.rows] = effect.delta
+            self._values[ROW[f"peak {kind}"], alike.rows] = effect.peak
+        first, _ = stage.actions[FORWARD][0]
+        gathered = first.passes.passes[0].gather_seconds
+        if is_many(gathered) or gathered:
+            self._values[ROW["first gather"], alike.rows] = taken(gathered, alike.sizes)
+
+    def _fill_messages(self, stages: Sequence[NumberedBlocks]) -> None:
+        """Fills in the seconds of messages to the next stage and to the previous one."""
+        levels = range(len(self._pricer.cost.cluster.levels))
+        sides = (
+            ([own[-1][0][-1] for own in stages], _sent_forward),
+            ([own[0][0][0] for own in stages], _sent_backward),
+        )
+        for side, (blocks, sent) in enumerate(sides):
+            known: dict[object, int] = {}
+            of_block = {
+                each: known.setdefault(sent(self._blocks[each][0]), len(known))
+                for each in dict.fromkeys(blocks)
+            }
+            message = np.array([of_block[each] for each in blocks], np.int64)[self.stage]
+            seconds = np.empty((len(known), self.row_of.shape[1]))
+            for level in levels:
+                for row, (size_bytes, along) in zip(seconds, known, strict=True):
+                    row[:] = self._pricing.message_at(level, size_bytes, along)
+                self._values[len(NAMES) + 2 * level + side] = seconds[message, self.size]
+
+    def priced(self, columns: Sequence[ChainColumns]) -> Floats:
+        """The rows, as columns, given what the chains of `stages` cost, by cost kind."""
+        values = self._values
+        for kind, found in enumerate(columns):
+            own = [rows for rows, stage in self._stages if kind in stage.actions]
+            if not own:
+                continue
+            rows = np.concatenate(own)
+            values[ROW[f"seconds {kind}"], rows] = found.seconds
+            values[ROW[f"exposed {kind}"], rows] = found.waited
+            if kind in COMPLETING:
+                settled = found.settled
+                if not self.overlaps_gradients:
+                    settled = np.maximum(settled, found.seconds)
+                values[ROW[f"settled {kind}"], rows] = settled
+                values[ROW[f"settling {kind}"], rows] = found.scattering
+                values[ROW[f"scattering {kind}"], rows] = found.scattering
+        return values
+
+
+def _sent_forward(program: BlockProgram) -> tuple[float, tuple[str, ...]]:
+    """What a stage that ends with this block sends to the next one."""
+    sent = sum(value.type.size_bytes for value in program.outputs)
+    return sent, program.outputs_repeated_along
+
+
+def _sent_backward(program: BlockProgram) -> tuple[float, tuple[str, ...]]:
+    """What a stage that begins with this block sends to the previous one."""
+    sent = sum(value.type.size_bytes for value in program.input_gradients)
+    return sent, program.input_gradients_repeated_along
+
+
+__all__ = ["PassRows"]

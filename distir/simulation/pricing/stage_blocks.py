@@ -1,0 +1,142 @@
+"""The blocks of stages on one mesh: what each adds to the passes of its stage, and what follows its
+last backward pass. Equal ones are one.
+
+What a block adds depends on the blocks directly before and after it; that of the first and of the
+last block on the other end of the stage, too, as an action gathers for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distir.cost.amounts import Amount, total
+from distir.plan import BlockProgram
+from distir.plan.passes import (
+    BlockPasses,
+    between_equal,
+    by_block,
+    is_reversed,
+    stage_passes,
+)
+from distir.schedules import COMPLETING
+from distir.simulation.pricing.chains import Pass, PassPattern
+from distir.simulation.pricing.known_passes import KnownPasses
+from distir.simulation.pricing.repeats import Count, RepeatedBlocks, joined, require_even
+from distir.simulation.pricing.stage_cost import ActionPattern, ChargedBlock, StepEnd
+from distir.simulation.pricing.step_ends import KnownStepEnds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageBlock:
+    """A block between its neighbours in a stage. Compared by identity."""
+
+    held: BlockPasses
+    """What it adds to passes that gather all they read themselves, which memory is counted by."""
+    timed: BlockPasses
+    """What it adds to passes between equal ones, which time is counted by."""
+    end: StepEnd
+
+
+class KnownStageBlocks:
+    """Blocks of stages, and patterns of them in actions; what was asked for is kept."""
+
+    def __init__(
+        self, passes: KnownPasses, ends: KnownStepEnds, *, overlaps_gradients: bool
+    ) -> None:
+        """`overlaps_gradients`: whether gradients are settled as soon as they are computed, or at
+        the end."""
+        self._passes, self._ends = passes, ends
+        self._overlaps_gradients = overlaps_gradients
+        self._beside: dict[object, StageBlock] = {}
+        self._blocks: dict[object, StageBlock] = {}
+        self._of_kinds: dict[tuple[tuple[StageBlock, ...], int], ActionPattern] = {}
+        self._patterns: dict[object, ActionPattern] = {}
+        self._pass_patterns: dict[object, PassPattern] = {}
+
+    def of(
+        self, chain: Sequence[ChargedBlock], *, splits: bool, waits_for_gathers: bool
+    ) -> list[StageBlock]:
+        """The blocks of a stage. `splits` says whether they have the parts of backward passes;
+        without `waits_for_gathers` passes find all gathered that they read."""
+        known, way = self._beside, (splits, waits_for_gathers)
+        found: list[StageBlock] = []
+        last = len(chain) - 1
+        for place, own in enumerate(chain):
+            before = chain[place - 1][0] if place else None
+            behind = chain[place + 1][0] if place < last else None
+            # The other end of the stage, if the block is one.
+            other = chain[last][0] if not place else chain[0][0] if place == last else None
+            key = (own, before, behind, other, way)
+            each = known.get(key)
+            if each is None:
+                each = known[key] = self._between(*key)
+            found.append(each)
+        return found
+
+    def _between(
+        self,
+        own: ChargedBlock,
+        before: BlockProgram | None,
+        behind: BlockProgram | None,
+        other: BlockProgram | None,
+        way: tuple[bool, bool],
+    ) -> StageBlock:
+        """A block between its neighbours, of which there may be none."""
+        program, away = own
+        splits, waits_for_gathers = way
+        stage = [each for each in (before, program, behind) if each is not None]
+        place = 0 if before is None else 1
+        if other is not None and len(stage) > 1:  # what is between does not matter
+            stage = [*stage, other] if before is None else [other, *stage]
+            place += before is not None
+        alone = stage_passes(stage, splits)
+        timed = [between_equal(each) for each in alone] if other is not None else alone
+        if not waits_for_gathers:
+            timed = [tuple(each.without_gathers for each in one) for one in timed]
+        key = by_block(alone)[place], by_block(timed)[place], self._ends.of(program, away)
+        return self._blocks.setdefault(key, StageBlock(*key))
+
+    def in_action(
+        self, blocks: Sequence[RepeatedBlocks[StageBlock]], kind: int
+    ) -> list[tuple[ActionPattern, Count]]:
+        """The blocks of a stage in the order in which actions of a cost kind visit them; patterns
+        that differ only in other actions are one. Raises `Uneven` if a pattern has copies in some
+        stages only."""
+        ordered = reversed(blocks) if is_reversed(kind) else blocks
+        found = joined([(self._pattern(pattern, kind), count) for pattern, count in ordered])
+        for _, count in found:
+            require_even(count)
+        return found
+
+    def _pattern(self, blocks: tuple[StageBlock, ...], kind: int) -> ActionPattern:
+        """A pattern of blocks as actions of a cost kind visit them."""
+        key = blocks, kind
+        found = self._of_kinds.get(key)
+        if found is None:
+            ordered = blocks[::-1] if is_reversed(kind) else blocks
+            passes = tuple(self._passes.of([each.timed[kind] for each in ordered]))
+            ends = tuple([each.end for each in ordered]) if kind in COMPLETING else ()
+            found = self._patterns.get((passes, ends, kind))
+            if found is None:
+                settling = self._settling(passes, ends, kind)
+                known = self._pass_patterns
+                pattern = known.setdefault((passes, settling), PassPattern(passes, settling))
+                found = self._patterns[passes, ends, kind] = ActionPattern(pattern, ends)
+            self._of_kinds[key] = found
+        return found
+
+    def _settling(
+        self, passes: Sequence[Pass], ends: Sequence[StepEnd], kind: int
+    ) -> tuple[Amount, ...]:
+        """Seconds on the gradient stream after each of these passes."""
+        if kind not in COMPLETING:
+            return ()
+        scattering = [each.scatter_seconds for each in passes]
+        if not self._overlaps_gradients:
+            return tuple(scattering)
+        both = zip(scattering, ends, strict=True)
+        return tuple([total((own, end.settling_seconds[kind])) for own, end in both])
+
+
+__all__ = ["KnownStageBlocks", "StageBlock"]
