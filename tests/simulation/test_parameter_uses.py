@@ -11,7 +11,6 @@ import pytest
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
 from distir.simulation.cutting.parameter_uses import KnownParameterUses
 from distir.simulation.pricing.tied import (
-    NOTHING_ELSEWHERE,
     charged_elsewhere,
     tied_bytes,
     tied_gradients,
@@ -46,8 +45,8 @@ def test_kinds_that_lay_out_gradients_alike_share_what_plans_say(
             bounds = (0, *range(first, first + stages - 1), len(programs))
             found, plan = uses.of((0, bounds)), planner.plan(strategy, bounds[1:-1])
             for index, (begin, end, number) in enumerate(found.stages):
-                charged = uses.charged[number] or (NOTHING_ELSEWHERE,) * (end - begin)
-                assert charged == charged_elsewhere(plan, index)
+                charged = uses.charges.of(number, end - begin)
+                assert tuple(charged) == charged_elsewhere(plan, index)
             assert [(begin, end) for begin, end, _ in found.stages] == [*pairwise(bounds)]
             sizes = {own: tied_bytes(workload, programs, each) for own, each in found.tied.items()}
             assert sizes == {each.ranks: each.size_bytes for each in tied_gradients(plan, cost)}

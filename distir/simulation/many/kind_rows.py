@@ -27,7 +27,6 @@ from distir.simulation.many.shared_stages import (
 )
 from distir.simulation.many.stage_rows import NO_PAIRS, StageRows
 from distir.simulation.pricing.tied import (
-    NOTHING_ELSEWHERE,
     ChargedElsewhere,
     KnownGradientBytes,
     TiedUse,
@@ -92,9 +91,7 @@ class _StagesOfKind:
 
     def _numbered(self, stage: StageBlocks) -> _NumberedStage:
         begin, end, charged = stage
-        uses: Sequence[ChargedElsewhere] = [NOTHING_ELSEWHERE] * (end - begin)
-        if charged:
-            uses = self._uses.charged[charged]
+        uses = self._uses.charges.of(charged, end - begin)
         programs = self._programs.of_stage(begin, end)
         return _NumberedStage(self._stages.number(programs, uses), programs, uses)
 

@@ -14,9 +14,10 @@ from typing import NamedTuple, TypeAlias
 
 from distir.cost import CostModel
 from distir.cost.amounts import Amount
+from distir.ir.core import Value
 from distir.plan import BlockProgram, ParameterUse, Plan, Stage
 from distir.plan.grid import DeviceGrid
-from distir.plan.positions import positions_of
+from distir.plan.positions import Positions, positions_of
 from distir.program import Program
 from distir.workload import Workload
 
@@ -82,36 +83,62 @@ def charged_to_earlier(
         for block in sharing.intersection(earlier)
         for position in shared[block]
     }
-    held: dict[int, list[int]] = {}
-    buffers: dict[object, list[tuple[int, int]]] = {}
-    for index, (block, local) in enumerate(zip(stage.blocks, stage.programs, strict=True)):
-        if block not in sharing:
-            continue
-        dims = local.placed.step.axes.dims
-        for position in shared[block]:
-            value, use = blocks[block].parameters[position], local.parameters[position]
-            if value in seen:
-                held.setdefault(index, []).append(position)
-            seen.add(value)
-            if use.gradient is not None:
-                layout = positions_of(use.gradient.layout, dims[use.gradient.value])
-                buffers.setdefault((value, layout), []).append((index, position))
-    added, late = ([use for uses in buffers.values() for use in uses[part]]
-                   for part in (slice(1, None), slice(0, -1)))  # fmt: skip
-    charged = [NOTHING_ELSEWHERE] * len(stage.blocks)
-    summed = {index for index, local in enumerate(stage.programs) if local.adds_up}
-    for index in {*held, *(index for index, _ in added), *(index for index, _ in late), *summed}:
-        charged[index] = ChargedElsewhere(
-            tuple(held.get(index, ())),
-            _positions(added, index),
-            _positions(late, index),
-            stage.programs[index].adds_up,
-        )
-    return tuple(charged)
+    uses = [
+        [
+            SharedUse(position, blocks[block].parameters[position], gradient_layout(own, position))
+            for position in shared[block]
+        ]
+        for block, own in zip(stage.blocks, stage.programs, strict=True)
+    ]
+    return tuple(charged_among(uses, [own.adds_up for own in stage.programs], seen))
 
 
-def _positions(uses: list[tuple[int, int]], index: int) -> tuple[int, ...]:
-    return tuple(position for block, position in uses if block == index)
+def gradient_layout(program: BlockProgram, position: int) -> Positions | None:
+    """The layout of the gradient of a parameter, as positions; None: it has none."""
+    gradient = program.parameters[position].gradient
+    if gradient is None:
+        return None
+    return positions_of(gradient.layout, program.placed.step.axes.dims[gradient.value])
+
+
+class SharedUse(NamedTuple):
+    """A block's use of a parameter that other blocks use, too."""
+
+    position: int
+    """The position among the block's parameters."""
+    parameter: Value
+    layout: object
+    """That of its gradient; None: it has none."""
+
+
+def charged_among(
+    uses: Sequence[Sequence[SharedUse]],
+    adds_up: Sequence[tuple[int, ...]],
+    seen: set[Value],
+) -> list[ChargedElsewhere]:
+    """What is charged elsewhere of blocks that a stage has in this order, given their `uses` of
+    shared parameters, what they add up (`ChargedElsewhere.adds_up`), and the parameters that their
+    rank has `seen` in stages before, to which those of this stage are added."""
+    held: list[list[int]] = [[] for _ in uses]
+    added: list[list[int]] = [[] for _ in uses]
+    late: list[list[int]] = [[] for _ in uses]
+    latest: dict[tuple[Value, object], tuple[int, int]] = {}
+    for index, own in enumerate(uses):
+        for position, parameter, layout in own:
+            if parameter in seen:
+                held[index].append(position)
+            else:
+                seen.add(parameter)
+            if layout is not None:
+                before = latest.get((parameter, layout))
+                if before is not None:
+                    added[index].append(position)
+                    late[before[0]].append(before[1])
+                latest[parameter, layout] = index, position
+    return [
+        ChargedElsewhere(tuple(a), tuple(b), tuple(c), d)
+        for a, b, c, d in zip(held, added, late, adds_up, strict=True)
+    ]
 
 
 def tied_gradients(plan: Plan, cost: CostModel) -> list[TiedGradients]:
@@ -177,11 +204,16 @@ def tied_uses(
                 elif key in alike:
                     use = TiedUse(first.setdefault(key, block), UNSHARED, alike.pop(key))
                     shared[stage.index, key] = set(ranks), use
+    return between_ranks(shared.values())
+
+
+def between_ranks(uses: Iterable[tuple[set[int], TiedUse]]) -> TiedUses:
+    """What groups of ranks add up, given the ranks that have each of these gradients."""
     found: dict[tuple[int, ...], list[TiedUse]] = {}
-    for ranks, use in shared.values():
+    for ranks, use in uses:
         if len(ranks) > 1:
             found.setdefault(tuple(sorted(ranks)), []).append(use)
-    return {ranks: tuple(uses) for ranks, uses in found.items()}
+    return {ranks: tuple(own) for ranks, own in found.items()}
 
 
 def gradients_of(program: BlockProgram, shared: tuple[int, ...]) -> dict[int, list[ParameterUse]]:
@@ -231,13 +263,17 @@ __all__ = [
     "NOTHING_ELSEWHERE",
     "ChargedElsewhere",
     "KnownGradientBytes",
+    "SharedUse",
     "StagesOfRanks",
     "TiedGradients",
     "TiedUse",
     "TiedUses",
+    "between_ranks",
+    "charged_among",
     "charged_elsewhere",
     "charged_elsewhere_in_stage",
     "charged_to_earlier",
+    "gradient_layout",
     "gradients_of",
     "tied_bytes",
     "tied_gradients",
