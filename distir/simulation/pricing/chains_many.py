@@ -11,7 +11,7 @@ tests/simulation/test_chains.py holds the two to each other.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from distir.arrays import Flags, Floats, Indices
 from distir.cost.amounts import Many
 from distir.simulation.pricing.chains import BlockChain, ChainCost, PassCost
 from distir.simulation.pricing.copies import ManyCopies
-from distir.simulation.pricing.patterns import Pattern, Step, steps_of
+from distir.simulation.pricing.patterns import ChainSteps, Pattern, Steps, steps_of
 from distir.simulation.pricing.progress import (
     EXPOSED,
     LAUNCHES,
@@ -117,9 +117,10 @@ def _together(bound: ManyBound, every: Sequence[tuple[BlockChain, int]], found: 
     steps = steps_of(every)
     which = np.repeat(np.arange(len(every)), [_width(*each) for each in every])
     for exact, numbers in by_exact.items():
-        run = _Run(bound, exact, [every[number] for number in numbers])
+        some = [every[number] for number in numbers]
+        run = _Run(bound, exact, some, [steps[number] for number in numbers])
         own = np.isin(which, numbers) if len(by_exact) > 1 else slice(None)
-        found[:, own] = run.columns([steps[number] for number in numbers])
+        found[:, own] = run.columns()
 
 
 def _sizes(chain: BlockChain, num_sizes: int) -> Indices:
@@ -127,22 +128,8 @@ def _sizes(chain: BlockChain, num_sizes: int) -> Indices:
     return np.arange(num_sizes) if chain.size_numbers is None else chain.size_numbers
 
 
-class _Waiting(NamedTuple):
-    """Chains of one description that wait for their next step."""
-
-    steps: Sequence[Step]
-    done: int
-    """How many steps are done."""
-    columns: Indices
-    """The numbers of the chains."""
-    first: int
-    """The number of the first chain of the description."""
-
-    @property
-    def next(self) -> Step:
-        """The next step."""
-        return self.steps[self.done]
-
+_Waiting = tuple[Steps, Indices]
+"""The steps that some chains have to come, and the numbers of these chains."""
 
 _Next = tuple[Pattern, bool, Start]
 """What chains that go on together have in common: the next pattern, whether it comes once, and what
@@ -153,29 +140,28 @@ class _Queue:
     """Chains that wait to go on, with those with which they can."""
 
     def __init__(self) -> None:
-        self._waiting: dict[_Next, list[_Waiting]] = {}
+        self._waiting: dict[_Next, dict[Steps, list[Indices]]] = {}
         self._order: list[tuple[int, int, _Next]] = []
         self._numbers = count()
 
-    def add(self, start: Start, chains: Sequence[_Waiting]) -> None:
+    def add(self, start: Start, chains: Iterable[_Waiting]) -> None:
         """Adds chains whose states are times of `start`."""
-        alike: dict[tuple[Pattern, bool], list[_Waiting]] = {}
-        for each in chains:
-            step = each.next
-            alike.setdefault((step.pattern, step.counts is None), []).append(each)
-        for (pattern, is_single), own in alike.items():
-            following = pattern, is_single, start
-            self._waiting.setdefault(following, []).extend(own)
-            to_come = max(len(each.steps) - each.done for each in own)
-            heapq.heappush(self._order, (-to_come, next(self._numbers), following))
+        to_come: dict[_Next, int] = {}
+        for steps, columns in chains:
+            following = steps.pattern, steps.is_single, start
+            self._waiting.setdefault(following, {}).setdefault(steps, []).append(columns)
+            to_come[following] = max(steps.count, to_come.get(following, 0))
+        for following, most in to_come.items():
+            heapq.heappush(self._order, (-most, next(self._numbers), following))
 
     def __iter__(self) -> Iterator[tuple[_Next, list[_Waiting]]]:
         """Chains that go on together, of which one has most steps to come, so that others join
         them; until no chain is left."""
         while self._order:
             following = heapq.heappop(self._order)[-1]
-            if following in self._waiting:
-                yield following, self._waiting.pop(following)
+            alike = self._waiting.pop(following, {})
+            if alike:
+                yield following, [(steps, np.concatenate(own)) for steps, own in alike.items()]
 
 
 class _Run:
@@ -187,47 +173,51 @@ class _Run:
         bound: ManyBound,
         exact: frozenset[str] | None,
         descriptions: Sequence[tuple[BlockChain, int]],
+        steps: Sequence[ChainSteps],
     ) -> None:
-        """`bound`: see `ChainScheduler`; `exact`: see `exact_streams`. Of each description there is
-        the number of program sizes; the chains that it describes are numbered one after the
-        other."""
+        """`bound`: see `ChainScheduler`; `exact`: see `exact_streams`. Of each description there
+        are the number of program sizes and the steps; the chains that it describes are numbered one
+        after the other."""
         self._bound, self._exact = bound, exact
         sizes = [_sizes(*each) for each in descriptions]
-        self._sizes, width = np.concatenate(sizes), sum(map(len, sizes))
-        ends: list[int] = np.cumsum([len(own) for own in sizes]).tolist()
-        self._columns = list(map(slice, [0, *ends], ends))
-        """Of each description, the numbers of its chains."""
+        self._sizes = np.concatenate(sizes)
+        width = len(self._sizes)
         self._tail = np.zeros(width)
         """The seconds until all their streams are free, once compute is."""
         self._progress, self._copies = ManyProgress(width), ManyCopies(width)
         self._queue = _Queue()
-
-    def columns(self, steps: Sequence[Sequence[Step]]) -> ChainColumns:
-        """The costs of the chains of all descriptions, which have these steps."""
-        columns = np.arange(len(self._sizes))
-        begun = [
-            _Waiting(each, 0, columns[own], own.start)
-            for each, own in zip(steps, self._columns, strict=True)
-        ]
+        most = max(each.steps.repeated for each in steps)
+        self._counts = np.empty((most, width))
+        """How often chains pass the steps that do not come once, the last step first."""
+        columns, begun, first = np.arange(width), list[_Waiting](), 0
+        for own, each in zip(sizes, steps, strict=True):
+            end = first + len(own)
+            for row, counts in zip(self._counts, each.counts, strict=False):
+                row[first:end] = counts
+            begun.append((each.steps, columns[first:end]))
+            first = end
         self._wait(Start(), begun)
+
+    def columns(self) -> ChainColumns:
+        """The costs of the chains of all descriptions."""
         for (pattern, is_single, start), chains in self._queue:
             self._go_on(pattern, start, chains, is_single=is_single)
         return self._found()
 
     def _wait(self, start: Start, chains: Sequence[_Waiting]) -> None:
         """Has chains wait for their next steps."""
-        for each in chains:
-            if each.next.counts is not None:
-                self._copies.begin(each.columns, each.next.counts[each.columns - each.first])
+        for steps, columns in chains:
+            if not steps.is_single:
+                self._copies.begin(columns, self._counts[steps.repeated - 1, columns])
         self._queue.add(start, chains)
 
     def _go_on(
         self, pattern: Pattern, start: Start, chains: Sequence[_Waiting], *, is_single: bool
     ) -> None:
         """Schedules the next step of chains, or a copy of it."""
-        columns = np.concatenate([each.columns for each in chains])
-        widths = [len(each.columns) for each in chains]
-        sizes = self._sizes[columns] + np.repeat([each.next.first for each in chains], widths)
+        columns = np.concatenate([own for _, own in chains])
+        widths = [len(own) for _, own in chains]
+        sizes = self._sizes[columns] + np.repeat([steps.first for steps, _ in chains], widths)
         before = self._progress.of(columns, start)
         after, lengths = after_pattern(before, pattern, sizes, self._exact, self._bound)
         if not is_single:
@@ -235,10 +225,9 @@ class _Run:
             chains, going = _parted(chains, left)
             self._queue.add(after.start, going)
         self._progress.put(columns, after)
-        done = [each._replace(done=each.done + 1) for each in chains]
-        to_come = [each for each in done if each.done < len(each.steps)]
+        to_come = [(steps.rest, own) for steps, own in chains if steps.rest is not None]
         self._wait(after.start, to_come)
-        if len(to_come) < len(done):
+        if len(to_come) < len(chains):
             free = after.times[: len(after.start.streams)]
             self._tail[columns] = np.maximum.reduce(free, axis=0, initial=0.0)
 
@@ -263,18 +252,18 @@ def _parted(chains: Sequence[_Waiting], left: Flags) -> tuple[list[_Waiting], li
     """Chains of which no copies are `left`, and those of which some are."""
     done: list[_Waiting] = []
     going: list[_Waiting] = []
-    ends = np.cumsum([len(each.columns) for each in chains])
-    firsts = np.concatenate([[0], ends[:-1]])
-    going_on = np.add.reduceat(left, firsts, dtype=np.int64)
-    for each, first, end, some in zip(chains, firsts, ends, going_on.tolist(), strict=True):
+    first = 0
+    for steps, columns in chains:
+        own = left[first : first + len(columns)]
+        first += len(columns)
+        some = np.count_nonzero(own)
         if some == 0:
-            done.append(each)
-        elif some == end - first:
-            going.append(each)
+            done.append((steps, columns))
+        elif some == len(columns):
+            going.append((steps, columns))
         else:
-            own = left[first:end]
-            going.append(each._replace(columns=each.columns[own]))
-            done.append(each._replace(columns=each.columns[~own]))
+            going.append((steps, columns[own]))
+            done.append((steps, columns[~own]))
     return done, going
 
 

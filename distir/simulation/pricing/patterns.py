@@ -7,7 +7,7 @@ patterns become one, whose seconds are arrays with a number per pattern and prog
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -39,17 +39,32 @@ class Pattern:
     """Whether anything is done on the gradient stream."""
 
 
-class Step(NamedTuple):
-    """A pattern that a chain passes."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Steps:
+    """Patterns that chains have still to pass: one, and then the `rest`. Compared by identity:
+    equal ones are one."""
 
     pattern: Pattern
     first: int
     """Where the numbers of the first program size are among those of the pattern."""
-    counts: Floats | None
-    """How often it comes, with a number per chain; None: once."""
+    is_single: bool
+    """Whether it comes once; else every chain has a number of copies."""
+    rest: Steps | None
+    count: int
+    """How many steps there are."""
+    repeated: int
+    """How many of them do not come once."""
 
 
-def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[list[Step]]:
+class ChainSteps(NamedTuple):
+    """The steps of described chains."""
+
+    steps: Steps
+    counts: Sequence[Floats]
+    """Of the steps that do not come once, the last first, how often each chain passes them."""
+
+
+def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[ChainSteps]:
     """The steps of chains, each at a number of program sizes. Steps of one form have one
     pattern."""
     known = _Numbers()
@@ -64,7 +79,29 @@ def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[list[Step]]:
         together = _together(forms, [patterns[number] for number in alike], num_sizes)
         firsts = accumulate(num_sizes, initial=0)
         places |= {each: (together, first) for each, first in zip(alike, firsts, strict=False)}
-    return [[Step(*places[number], counts) for number, counts in own] for own in numbered]
+    nodes: dict[tuple[int, bool, Steps | None], Steps] = {}
+    return [_chained(own, places, nodes) for own in numbered]
+
+
+def _chained(
+    numbered: Sequence[tuple[int, Floats | None]],
+    places: Mapping[int, tuple[Pattern, int]],
+    known: dict[tuple[int, bool, Steps | None], Steps],
+) -> ChainSteps:
+    """Steps, given the numbers of their patterns and how often they come; None: once."""
+    steps: Steps | None = None
+    for number, counts in reversed(numbered):
+        key = number, counts is None, steps
+        found = known.get(key)
+        if found is None:
+            count, repeated = (0, 0) if steps is None else (steps.count, steps.repeated)
+            more = repeated + (counts is not None)
+            found = Steps(*places[number], counts is None, steps, count + 1, more)
+            known[key] = found
+        steps = found
+    if steps is None:
+        raise ValueError("a chain has at least one pass")
+    return ChainSteps(steps, [own for _, own in reversed(numbered) if own is not None])
 
 
 class _Numbers:
@@ -143,4 +180,4 @@ def _side_by_side(
     return ManyPass.of(form, numbers)
 
 
-__all__ = ["Pattern", "Step", "steps_of"]
+__all__ = ["ChainSteps", "Pattern", "Steps", "steps_of"]
