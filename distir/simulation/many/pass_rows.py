@@ -39,12 +39,12 @@ class _AlikeRows:
     cost_kinds: _Kinds
     """The actions for which they are wanted."""
     counts: Floats
-    """The numbers of copies of patterns, of shape (rows, patterns)."""
+    """The numbers of copies of patterns, of shape (patterns, rows)."""
 
     def taken(self, where: Flags) -> _AlikeRows:
         """Those of them that are marked."""
         return _AlikeRows(
-            self.rows[where], self.sizes[where], self.cost_kinds[where], self.counts[where]
+            self.rows[where], self.sizes[where], self.cost_kinds[where], self.counts[:, where]
         )
 
 
@@ -79,7 +79,7 @@ class PassRows:
         for form, numbers in alike.items():
             begin, end = ends[first], ends[first + len(numbers)]
             counts = np.array([[n for _, n in every.stages[each]] for each in numbers], np.float64)
-            own = np.repeat(counts, num_rows[first : first + len(numbers)], axis=0)
+            own = np.repeat(counts.T, num_rows[first : first + len(numbers)], axis=1)
             rows = np.arange(begin, end)
             same = _AlikeRows(rows, self.size[begin:end], kinds[begin:end], own)
             self._add(form, same)
@@ -102,7 +102,7 @@ class PassRows:
         blocks = [
             (
                 tuple([self._blocks[number] for number in pattern]),
-                alike.counts[:, place] if count == LONG else count,
+                alike.counts[place] if count == LONG else count,
             )
             for place, (pattern, count) in enumerate(form)
         ]

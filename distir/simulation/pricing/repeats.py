@@ -81,7 +81,7 @@ def mapped(
     most three copies of each pattern: the first, one in between, and the last. Where numbers of
     copies are arrays of at least 2, those in between may be none in some stages.
     """
-    copies = [int(min(np.max(count), 3)) for _, count in chain]
+    copies = [min(_most(count), 3) for _, count in chain]
     short = [
         block for (pattern, _), few in zip(chain, copies, strict=True) for block in pattern * few
     ]
@@ -102,6 +102,11 @@ def joined(chain: Iterable[tuple[_Pattern, Count]]) -> list[tuple[_Pattern, Coun
         else:
             found.append((pattern, count))
     return found
+
+
+def _most(copies: Count) -> int:
+    """The largest number of copies in any stage."""
+    return int(np.maximum.reduce(copies)) if isinstance(copies, np.ndarray) else copies
 
 
 def any_left(copies: Count) -> bool:

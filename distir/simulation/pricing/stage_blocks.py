@@ -26,6 +26,10 @@ from distir.simulation.pricing.repeats import Count, RepeatedBlocks, joined, req
 from distir.simulation.pricing.stage_cost import ActionPattern, ChargedBlock, StepEnd
 from distir.simulation.pricing.step_ends import KnownStepEnds
 
+_Place = tuple[BlockProgram | None, BlockProgram | None, BlockProgram | None, tuple[bool, bool]]
+"""The blocks before and after a block in its stage, the one at the other end of the stage if the
+block is at an end, and the way in which stages are asked for (`KnownStageBlocks.of`)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageBlock:
@@ -49,6 +53,7 @@ class KnownStageBlocks:
         self._passes, self._ends = passes, ends
         self._overlaps_gradients = overlaps_gradients
         self._beside: dict[object, StageBlock] = {}
+        self._between: dict[object, tuple[BlockPasses, BlockPasses]] = {}
         self._blocks: dict[object, StageBlock] = {}
         self._of_kinds: dict[tuple[tuple[StageBlock, ...], int], ActionPattern] = {}
         self._patterns: dict[object, ActionPattern] = {}
@@ -70,31 +75,17 @@ class KnownStageBlocks:
             key = (own, before, behind, other, way)
             each = known.get(key)
             if each is None:
-                each = known[key] = self._between(*key)
+                each = known[key] = self._block(own, (before, behind, other, way))
             found.append(each)
         return found
 
-    def _between(
-        self,
-        own: ChargedBlock,
-        before: BlockProgram | None,
-        behind: BlockProgram | None,
-        other: BlockProgram | None,
-        way: tuple[bool, bool],
-    ) -> StageBlock:
-        """A block between its neighbours, of which there may be none."""
+    def _block(self, own: ChargedBlock, place: _Place) -> StageBlock:
+        """A block at a place in a stage."""
         program, away = own
-        splits, waits_for_gathers = way
-        stage = [each for each in (before, program, behind) if each is not None]
-        place = 0 if before is None else 1
-        if other is not None and len(stage) > 1:  # what is between does not matter
-            stage = [*stage, other] if before is None else [other, *stage]
-            place += before is not None
-        alone = stage_passes(stage, splits)
-        timed = [between_equal(each) for each in alone] if other is not None else alone
-        if not waits_for_gathers:
-            timed = [tuple(each.without_gathers for each in one) for one in timed]
-        key = by_block(alone)[place], by_block(timed)[place], self._ends.of(program, away)
+        passes = self._between.get((program, place))
+        if passes is None:
+            passes = self._between[program, place] = _passes(program, *place)
+        key = *passes, self._ends.of(program, away)
         return self._blocks.setdefault(key, StageBlock(*key))
 
     def in_action(
@@ -137,6 +128,27 @@ class KnownStageBlocks:
             return tuple(scattering)
         both = zip(scattering, ends, strict=True)
         return tuple([total((own, end.settling_seconds[kind])) for own, end in both])
+
+
+def _passes(
+    program: BlockProgram,
+    before: BlockProgram | None,
+    behind: BlockProgram | None,
+    other: BlockProgram | None,
+    way: tuple[bool, bool],
+) -> tuple[BlockPasses, BlockPasses]:
+    """What a block adds to passes, by which memory and by which time is counted, at a `_Place`."""
+    splits, waits_for_gathers = way
+    stage = [each for each in (before, program, behind) if each is not None]
+    place = 0 if before is None else 1
+    if other is not None and len(stage) > 1:  # what is between does not matter
+        stage = [*stage, other] if before is None else [other, *stage]
+        place += before is not None
+    alone = stage_passes(stage, splits)
+    timed = [between_equal(each) for each in alone] if other is not None else alone
+    if not waits_for_gathers:
+        timed = [tuple(each.without_gathers for each in one) for one in timed]
+    return by_block(alone)[place], by_block(timed)[place]
 
 
 __all__ = ["KnownStageBlocks", "StageBlock"]
