@@ -18,6 +18,7 @@ __all__ = [
     "distinct",
     "distinct_codes",
     "distinct_rows",
+    "product",
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -30,6 +31,21 @@ Codes: TypeAlias = NDArray[np.signedinteger[Any]]
 
 LARGEST_KEY = 1 << 62
 """Numbers that stand for whole rows stay below this, so that they fit in 64 bits."""
+
+
+PRODUCTS_AT_ONCE = 1 << 18
+"""Products of numbers that are added up together: with more, OpenBLAS starts threads."""
+
+
+def product(rows: Floats, matrix: Floats) -> Floats:
+    """The matrix product, in parts that are made on one thread: several take longer where matrices
+    are small."""
+    at_once = max(1, PRODUCTS_AT_ONCE // max(1, matrix.size))
+    found = np.empty((len(rows), matrix.shape[1]))
+    for first in range(0, len(rows), at_once):
+        some = slice(first, first + at_once)
+        np.matmul(rows[some], matrix, out=found[some])
+    return found
 
 
 def codes_of(positions: Sequence[int]) -> Codes:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Flags, Floats, Indices
+from distir.arrays import Flags, Floats, Indices, product
 from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
@@ -66,9 +66,6 @@ estimate, and what fits with balanced stages has to fit with refined ones."""
 
 NUMBERS_AT_ONCE = 1 << 18
 """Plans times moves times stages that are looked at together, to bound memory."""
-
-PRODUCTS_AT_ONCE = 1 << 18
-"""Products of numbers that are added up together: with more, OpenBLAS starts threads."""
 
 Stages = NDArray[np.int64]
 """The first block of every stage, and the number of blocks: of shape (plans, stages + 1)."""
@@ -303,7 +300,7 @@ class _Refinement:
             found[first:end] = _lengths(orders, seconds[first:end], self.training)
         for number, some in _adjacent(which):
             paths = self.paths[number]
-            found[some] += paths.rest(_product(seconds[some], paths.busy))
+            found[some] += paths.rest(product(seconds[some], paths.busy))
         return found
 
     def _least(self, near: _Near, own: Indices, move: Indices) -> Floats:
@@ -312,7 +309,7 @@ class _Refinement:
         seconds, found = near.after(own, move), np.empty(len(own))
         for number, some in _adjacent(near.which[own]):
             paths = self.paths[number]
-            along = _product(seconds[some], paths.all)
+            along = product(seconds[some], paths.all)
             found[some] = along.max(axis=1) + paths.rest(along[:, : paths.ranks])
         return found
 
@@ -341,17 +338,6 @@ class _Near:
         shape = (len(own), self.seconds.shape[1], COST_KINDS)
         whole = self.after(own, move).reshape(shape).sum(axis=2)
         return (whole * whole).sum(axis=1)
-
-
-def _product(rows: Floats, matrix: Floats) -> Floats:
-    """The product, in parts that are made on one thread: several take longer, as these are so
-    small."""
-    at_once = max(1, PRODUCTS_AT_ONCE // matrix.size)
-    found = np.empty((len(rows), matrix.shape[1]))
-    for first in range(0, len(rows), at_once):
-        some = slice(first, first + at_once)
-        np.matmul(rows[some], matrix, out=found[some])
-    return found
 
 
 def _adjacent(numbers: Indices) -> list[tuple[int, slice]]:

@@ -231,16 +231,25 @@ class KindRows:
         """The seconds in which some of `count` ranks add up gradients, at the sizes that have so
         many; NaN at others."""
         key = count, ranks, uses
-        if key not in self._known_adding_up:
+        found = self._known_adding_up.get(key)
+        if found is None:
             programs, known = self.programs.kept, self._gradient_bytes
             size_bytes = tied_bytes(self.workload, programs, uses, known)
             moved = np.broadcast_to(np.asarray(size_bytes, np.float64), len(self.sizes))
-            found = self._known_adding_up[key] = np.full(len(self.sizes), np.nan)
+            found = self._known_adding_up[key] = self._seconds_of(count, ranks, moved)
+        return found
+
+    def _seconds_of(self, count: int, ranks: tuple[int, ...], moved: Floats) -> Floats:
+        """The seconds in which some of `count` ranks add up so many bytes, which are the same for
+        many kinds that share programs."""
+        key, known = (count, ranks, moved.tobytes()), self.priced.tied_seconds
+        if key not in known:
+            found = known[key] = np.full(len(self.sizes), np.nan)
             different: list[int] = self._rankings[self.sizes.ranks == count].tolist()
             for ranking in {*different}:
                 alike, grid = self._rankings == ranking, self.rows.rankings[ranking]
                 found[alike] = tied_seconds(grid, self.pricer.cost, ranks, moved[alike])
-        return self._known_adding_up[key]
+        return known[key]
 
 
 __all__ = ["KindRows"]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Indices, distinct_rows
+from distir.arrays import Floats, Indices, distinct_rows
 from distir.cost.amounts import Divergence, Many, many
 from distir.cost.cluster import Group
 from distir.cost.collectives import CollectiveKind, Copies, Link, Route
@@ -126,6 +126,9 @@ class PricedPrograms:
         grid = DeviceGrid.of(kind.mesh, degrees, ranks, placement)
         product = narrower_products(pricer.workload, pricer.cost.cluster.device)
         self.pricing = ManyPricing(pricer.cost, grid, product)
+        self.tied_seconds: dict[tuple[int, tuple[int, ...], bytes], Floats] = {}
+        """Seconds, per size, in which some of a number of ranks add up gradients of so many bytes:
+        what is known of them."""
         self._known: dict[object, dict[object, BlockProgram]] = {}
         self._parts: NDArray[np.bool_] | None = None
         """The sizes at which some kind has other programs than at the others."""

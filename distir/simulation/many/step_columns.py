@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distir.arrays import Floats, Indices
+from distir.arrays import Floats, Indices, product
 from distir.cost.amounts import Amount
 from distir.schedules import BACKWARD, COMPLETING, WEIGHT_PART
 from distir.simulation.many.numbered_stages import NumberedBlocks, StagesOfBlocks
@@ -41,7 +41,7 @@ def step_columns(
         for row, amount in zip(table, amounts, strict=True):
             row[:] = amount
         if table.any():
-            found[name] = (counts @ table)[stage, size]
+            found[name] = product(counts, table)[stage, size]
     return found
 
 

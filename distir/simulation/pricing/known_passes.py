@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import TypeAlias
 
 from distir.ir.core import Node, Value
 from distir.ops.ring import Ring
+from distir.plan import BlockProgram
 from distir.plan.model import fresh_values
-from distir.plan.passes import Composed, Segment, composed
+from distir.plan.passes import Composed, Segment, composed, segments
+from distir.schedules import BACKWARD, FORWARD
 from distir.simulation.pricing.chains import Pass
 from distir.simulation.pricing.instructions import Instruction, Pricing
+from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
 from distir.simulation.pricing.turns import turns
 
 _Content: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]
@@ -81,6 +85,7 @@ class KnownPasses:
         self._by_content: dict[_Content, _Listed] = {}
         self._listed: dict[Segment, _Listed] = {}
         self._passes: dict[Segment, Pass] = {}
+        self._steady_passes: dict[tuple[tuple[BlockProgram, ...], int], list[_Listed]] = {}
         self._overlapped: dict[tuple[_Listed, _Listed, bool], Pass] = {}
 
     def of(self, wanted: Iterable[Segment]) -> list[Pass]:
@@ -93,11 +98,41 @@ class KnownPasses:
             found.append(each)
         return found
 
-    def overlapped(self, forward: Segment, backward: Segment, *, forward_is_longer: bool) -> Pass:
+    def side_by_side(
+        self, forward: Sequence[BlockProgram], backward: Sequence[BlockProgram]
+    ) -> list[RepeatedBlocks[Pass]]:
+        """The passes of blocks of a stage with a forward pass and of one with a backward pass
+        beside it, in the order in which each visits them. The blocks that one stage has more than
+        the other come last, alone."""
+        ahead, back = self._steady(tuple(forward), FORWARD), self._steady(tuple(backward), BACKWARD)
+        forward_is_longer = len(ahead) >= len(back)
+        beside = repeated_blocks(list(zip_longest(ahead, back)))
+        return [
+            (tuple([self._beside(*both, forward_is_longer) for both in pattern]), count)
+            for pattern, count in beside
+        ]
+
+    def _steady(self, programs: tuple[BlockProgram, ...], kind: int) -> list[_Listed]:
+        """The segments of a steady pass of a stage."""
+        found = self._steady_passes.get((programs, kind))
+        if found is None:
+            found = list(map(self._of_segment, segments(programs, kind, steady=True)))
+            self._steady_passes[programs, kind] = found
+        return found
+
+    def _beside(self, ahead: _Listed | None, back: _Listed | None, forward_is_longer: bool) -> Pass:
+        """The pass of a block with a forward and of one with a backward pass, or of one of them."""
+        if ahead is not None and back is not None:
+            return self._overlapping(ahead, back, forward_is_longer=forward_is_longer)
+        alone = ahead or back
+        if alone is None:
+            raise ValueError("there is a block on one side at least")
+        return alone.alone
+
+    def _overlapping(self, ahead: _Listed, back: _Listed, *, forward_is_longer: bool) -> Pass:
         """A forward pass of a block and a backward pass of another, in turns. What comes from and
         goes to the blocks beside is listed for the pass of more blocks first: the other one may
         have ended before the next block."""
-        ahead, back = self._of_segment(forward), self._of_segment(backward)
         key = (ahead, back, forward_is_longer)
         found = self._overlapped.get(key)
         if found is None:

@@ -110,12 +110,18 @@ class KnownStageBlocks:
             ends = tuple([each.end for each in ordered]) if kind in COMPLETING else ()
             found = self._patterns.get((passes, ends, kind))
             if found is None:
-                settling = self._settling(passes, ends, kind)
-                known = self._pass_patterns
-                pattern = known.setdefault((passes, settling), PassPattern(passes, settling))
+                pattern = self._settled(passes, self._settling(passes, ends, kind))
                 found = self._patterns[passes, ends, kind] = ActionPattern(pattern, ends)
             self._of_kinds[key] = found
         return found
+
+    def without_settling(self, passes: tuple[Pass, ...]) -> PassPattern:
+        """Passes after which no gradients are settled."""
+        return self._settled(passes, ())
+
+    def _settled(self, passes: tuple[Pass, ...], settling: tuple[Amount, ...]) -> PassPattern:
+        key = passes, settling
+        return self._pass_patterns.setdefault(key, PassPattern(passes, settling))
 
     def _settling(
         self, passes: Sequence[Pass], ends: Sequence[StepEnd], kind: int

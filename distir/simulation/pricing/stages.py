@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import pairwise, product, zip_longest
+from itertools import pairwise, product
 from typing import cast
 
 from distir.arrays import Indices
@@ -44,7 +44,7 @@ from distir.simulation.pricing.chains_many import ManyChainScheduler
 from distir.simulation.pricing.instructions import COMPUTE, Pricing
 from distir.simulation.pricing.known_passes import KnownPasses
 from distir.simulation.pricing.memory import ChainMemory, MemoryEffect
-from distir.simulation.pricing.repeats import RepeatedBlocks, mapped, repeated_blocks
+from distir.simulation.pricing.repeats import RepeatedBlocks, mapped
 from distir.simulation.pricing.stage_blocks import KnownStageBlocks
 from distir.simulation.pricing.stage_cost import (
     BlockPass,
@@ -341,24 +341,11 @@ class StagePricer:
         return asked.costs(list(map(self._chains.run_all, asked.chains)))[1]
 
     def _overlapped_chain(self, pair: OverlappedStages, pricing: Pricing) -> BlockChain:
-        """The blocks of both stages side by side, in the order in which each pass visits them. The
-        blocks that one stage has more than the other come last, alone."""
-        forward, backward = (
-            segments(programs, kind, steady=True)
-            for programs, kind in ((pair.forward, FORWARD), (pair.backward, BACKWARD))
-        )
-        forward_is_longer = len(forward) >= len(backward)
-        known = self._known(pricing).passes
-
-        def of(both: tuple[Segment | None, Segment | None]) -> Pass:
-            ahead, back = both
-            if ahead is not None and back is not None:
-                return known.overlapped(ahead, back, forward_is_longer=forward_is_longer)
-            return known.of([each for each in both if each is not None])[0]
-
-        beside = repeated_blocks(list(zip_longest(forward, backward)))
-        passes = [(tuple(map(of, pattern)), count) for pattern, count in beside]
-        return BlockChain.of(passes, size_numbers=pair.size_numbers)
+        """The blocks of both stages side by side."""
+        known = self._known(pricing)
+        beside = known.passes.side_by_side(pair.forward, pair.backward)
+        patterns = [(known.blocks.without_settling(passes), count) for passes, count in beside]
+        return BlockChain(patterns, pair.size_numbers)
 
     def priced_stage(
         self,
