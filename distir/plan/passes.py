@@ -196,34 +196,54 @@ def segments(
 ) -> tuple[Segment, ...]:
     """A pass of a stage with these blocks, in the order in which it runs. `steady`: see
     `between_equal`."""
-    ordered = programs[::-1] if is_reversed(kind) else programs
-    gathering = [program if program.in_action(kind).gathers else None for program in ordered]
-    found: list[Segment] = []
-    for place, program in enumerate(ordered):
-        following = gathering[place + 1] if place + 1 < len(ordered) else None
-        first = place == 0 or gathering[place] is None
-        before = ordered[place - 1] if place and kind == FORWARD else None
-        found.append(
-            Segment(
-                program,
-                kind,
-                first,
-                following,
-                preceding=before if before is not None and before.hosted is not None else None,
-                lands=program.hosted is None or kind != FORWARD or place + 1 == len(ordered),
-            )
-        )
-    return between_equal(tuple(found)) if steady else tuple(found)
+    ordered = (None, *(programs[::-1] if is_reversed(kind) else programs), None)
+    found = tuple(
+        [
+            segment(program, kind, before, behind)
+            for before, program, behind in zip(ordered, ordered[1:-1], ordered[2:], strict=False)
+            if program is not None
+        ]
+    )
+    return between_equal(found) if steady else found
+
+
+def segment(
+    program: BlockProgram, kind: int, before: BlockProgram | None, behind: BlockProgram | None
+) -> Segment:
+    """What a block adds to a pass, given the blocks before and behind it in the order of the pass,
+    of which there may be none."""
+    ahead = behind is not None and bool(behind.in_action(kind).gathers)
+    copies = kind == FORWARD and before is not None and before.hosted is not None
+    return Segment(
+        program,
+        kind,
+        first=before is None or not program.in_action(kind).gathers,
+        following=behind if ahead else None,
+        preceding=before if copies else None,
+        lands=program.hosted is None or kind != FORWARD or behind is None,
+    )
 
 
 def between_equal(alone: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """A pass as it is between equal ones: its last block gathers for the first block of the next
     pass, and its first block finds gathered what it reads."""
-    if not alone[0].own_gathers:
+    first, last = alone[0], alone[-1]
+    if not first.own.gathers:
         return alone
-    found = [alone[0]._replace(first=False), *alone[1:]]
-    found[-1] = found[-1]._replace(following=alone[0].program)
-    return tuple(found)
+    if len(alone) == 1:
+        return (at_end(at_beginning(first), first.program),)
+    return (at_beginning(first), *alone[1:-1], at_end(last, first.program))
+
+
+def at_beginning(alone: Segment) -> Segment:
+    """The first segment of a pass between equal ones."""
+    return alone._replace(first=False) if alone.own.gathers else alone
+
+
+def at_end(alone: Segment, first: BlockProgram) -> Segment:
+    """The last segment of a pass between equal ones, which begin with the block `first`."""
+    gathers = first.in_action(alone.kind).gathers
+    return alone._replace(following=first) if gathers else alone
 
 
 def _is_of_state(node: Node) -> bool:
@@ -236,11 +256,14 @@ __all__ = [
     "Composed",
     "Segment",
     "apart",
+    "at_beginning",
+    "at_end",
     "between_equal",
     "block_passes",
     "by_block",
     "composed",
     "is_reversed",
+    "segment",
     "segments",
     "stage_passes",
 ]

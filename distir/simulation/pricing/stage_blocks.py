@@ -14,12 +14,13 @@ from distir.cost.amounts import Amount, total
 from distir.plan import BlockProgram
 from distir.plan.passes import (
     BlockPasses,
-    between_equal,
-    by_block,
+    Segment,
+    at_beginning,
+    at_end,
     is_reversed,
-    stage_passes,
+    segment,
 )
-from distir.schedules import COMPLETING
+from distir.schedules import COMPLETING, kinds_of_actions
 from distir.simulation.pricing.chains import Pass, PassPattern
 from distir.simulation.pricing.known_passes import KnownPasses
 from distir.simulation.pricing.repeats import Count, RepeatedBlocks, joined, require_even
@@ -145,16 +146,18 @@ def _passes(
 ) -> tuple[BlockPasses, BlockPasses]:
     """What a block adds to passes, by which memory and by which time is counted, at a `_Place`."""
     splits, waits_for_gathers = way
-    stage = [each for each in (before, program, behind) if each is not None]
-    place = 0 if before is None else 1
-    if other is not None and len(stage) > 1:  # what is between does not matter
-        stage = [*stage, other] if before is None else [other, *stage]
-        place += before is not None
-    alone = stage_passes(stage, splits)
-    timed = [between_equal(each) for each in alone] if other is not None else alone
-    if not waits_for_gathers:
-        timed = [tuple(each.without_gathers for each in one) for one in timed]
-    return by_block(alone)[place], by_block(timed)[place]
+    held: list[Segment] = []
+    timed: list[Segment] = []
+    for kind in kinds_of_actions(splits):
+        around = (behind, before) if is_reversed(kind) else (before, behind)
+        alone = steady = segment(program, kind, *around)
+        if around[0] is None:
+            steady = at_beginning(steady)
+        if around[1] is None and other is not None:
+            steady = at_end(steady, other)
+        held.append(alone)
+        timed.append(steady if waits_for_gathers else steady.without_gathers)
+    return tuple(held), tuple(timed)
 
 
 __all__ = ["KnownStageBlocks", "StageBlock"]
