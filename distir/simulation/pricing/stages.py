@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise, product
-from typing import cast
+from typing import NamedTuple, cast
 
 from distir.arrays import Indices
 from distir.cost import CostModel
@@ -74,6 +74,15 @@ class _OnMesh:
     alone: dict[Pass, BlockPass] = field(default_factory=dict[Pass, BlockPass])
 
 
+class _HeldBetween(NamedTuple):
+    """Bytes that a block holds between others; see `BlockBytes`."""
+
+    state: Amount
+    after_forward: Amount
+    after_backward: Amount
+    passing: Mapping[int, Amount]
+
+
 class StagePricer:
     """Prices the blocks and stages of one workload on one cluster; it keeps what they share."""
 
@@ -89,6 +98,7 @@ class StagePricer:
         self._memory = memory
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
         self._on_meshes: dict[object, _OnMesh] = {}
+        self._between: dict[object, _HeldBetween] = {}
         self._latest: tuple[object, _OnMesh] | None = None
 
     def of_many(self, num_sizes: int) -> StagePricer:
@@ -176,19 +186,37 @@ class StagePricer:
         """
         count = 1 + max(block_kinds)
         held = BlockBytes.empty(num_sizes, count, len(kinds_of_actions(splits)))
-        left_by = (FORWARD, INPUT_PART) if splits else (FORWARD,)
         for kind in range(count):
             index = _typical(block_kinds, kind)
-            alone = self._memory_of(programs[index : index + 1], splits, left_by)
-            held.state[:, kind] = state_bytes(self.workload, programs[index]).total
-            held.after_forward[:, kind] = alone[FORWARD].delta
-            if splits:
-                held.after_backward[:, kind] = alone[FORWARD].delta + alone[INPUT_PART].delta
-            beside = self._memory_of(programs[max(0, index - 1) : index + 2], splits)
-            for cost_kind, effect in beside.items():
-                left = beside[FORWARD].delta if cost_kind == FORWARD else 0
-                held.passing[cost_kind][:, kind] = larger(effect.peak - left, 0)
+            around = tuple(programs[max(0, index - 1) : index + 2])
+            key = programs[index], around, splits
+            if key not in self._between:
+                self._between[key] = self._held_between(*key)
+            each = self._between[key]
+            held.state[:, kind] = each.state
+            held.after_forward[:, kind] = each.after_forward
+            held.after_backward[:, kind] = each.after_backward
+            for cost_kind, passing in each.passing.items():
+                held.passing[cost_kind][:, kind] = passing
         return held
+
+    def _held_between(
+        self, program: BlockProgram, around: Sequence[BlockProgram], splits: bool
+    ) -> _HeldBetween:
+        """Bytes that a block holds, which is one of those `around`."""
+        left_by = (FORWARD, INPUT_PART) if splits else (FORWARD,)
+        alone = self._memory_of([program], splits, left_by)
+        left: Amount = alone[FORWARD].delta
+        beside = self._memory_of(around, splits)
+        return _HeldBetween(
+            state_bytes(self.workload, program).total,
+            left,
+            left + alone[INPUT_PART].delta if splits else 0.0,
+            {
+                kind: larger(effect.peak - (effect.delta if kind == FORWARD else 0), 0)
+                for kind, effect in beside.items()
+            },
+        )
 
     def left_behind(
         self, blocks: Sequence[Sequence[BlockProgram]], layers: Sequence[BlockProgram]
