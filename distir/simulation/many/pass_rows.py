@@ -16,6 +16,7 @@ from distir.schedules import COMPLETING, COST_KINDS, FORWARD
 from distir.simulation.many.numbered_stages import NumberedBlocks, StagesOfBlocks
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.pricing.chains_many import ChainColumns
+from distir.simulation.pricing.memory import each_in_turn
 from distir.simulation.pricing.repeats import Uneven
 from distir.simulation.pricing.stage_cost import UnpricedStage
 from distir.simulation.pricing.stage_table import NAMES, ROW
@@ -84,6 +85,7 @@ class PassRows:
             same = _AlikeRows(rows, self.size[begin:end], kinds[begin:end], own)
             self._add(form, same)
             first += len(numbers)
+        self._fill_memory()
         self._fill_messages(every.stages)
 
     @property
@@ -115,13 +117,23 @@ class PassRows:
                 self._add(form, alike.taken(where))
             return
         self._stages.append((alike.rows, stage))
-        for kind, effect in stage.memory.items():
-            self._values[ROW[f"delta {kind}"], alike.rows] = effect.delta
-            self._values[ROW[f"peak {kind}"], alike.rows] = effect.peak
         first, _ = stage.actions[FORWARD][0]
         gathered = first.passes.passes[0].gather_seconds
         if is_many(gathered) or gathered:
             self._values[ROW["first gather"], alike.rows] = taken(gathered, alike.sizes)
+
+    def _fill_memory(self) -> None:
+        """Fills in what actions hold."""
+        for kind in range(COST_KINDS):
+            own = [
+                (rows, stage.memory[kind]) for rows, stage in self._stages if kind in stage.memory
+            ]
+            if own:
+                rows = np.concatenate([rows for rows, _ in own])
+                sizes = [self.size[rows] for rows, _ in own]
+                found = each_in_turn([turns for _, turns in own], sizes)
+                self._values[ROW[f"delta {kind}"], rows] = found[0]
+                self._values[ROW[f"peak {kind}"], rows] = found[1]
 
     def _fill_messages(self, stages: Sequence[NumberedBlocks]) -> None:
         """Fills in the seconds of messages to the next stage and to the previous one."""

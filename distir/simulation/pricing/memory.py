@@ -10,10 +10,10 @@ walked until the border repeats, and the effect of the others is a multiple.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -57,23 +57,58 @@ class MemoryEffect:
         )
 
 
-def in_turn(
-    effects: Sequence[Floats], counts: Sequence[Count] = (), sizes: Indices | None = None
-) -> Floats:
-    """The effect of several effects, one after the other, each once or as often as its count says.
+class Turns(NamedTuple):
+    """Effects one after the other, each as often as its count says. An effect has a row for each
+    field of a `MemoryEffect`, or for those without buffers, and a column for each program size."""
 
-    An effect has a row for each field of a `MemoryEffect`, or for those without buffers, and a
-    column for each program size; the result has the columns `sizes`. In none of them are all counts
-    0. Bytes are whole numbers, so that sums are exact in any order.
-    """
+    effects: Sequence[Floats]
+    counts: Sequence[Count]
+
+
+def in_turn(effects: Sequence[Floats], counts: Sequence[Count] = ()) -> Floats:
+    """The effect of several effects, one after the other, each once or as often as its count says
+    (see `Turns`), which is 0 for some at most. Bytes are whole numbers, so that sums are exact in
+    any order."""
     if len(effects) == 1 and not counts:
         return effects[0]
     table = np.array(effects)
-    if sizes is not None:
-        table = table.take(sizes, axis=2)
+    if all(isinstance(each, int) and each == 1 for each in counts):
+        return _added_up(table)
+    times = np.empty((len(effects), table.shape[2]))
+    for row, count in zip(times, counts, strict=True):
+        row[:] = count
+    return _added_up(table, times)
+
+
+def each_in_turn(every: Sequence[Turns], sizes: Sequence[Indices]) -> Floats:
+    """The effects of several sequences of effects without buffers, each at program sizes, of which
+    its counts have a number: of shape (2, sizes), those of the first sequence first."""
+    known: dict[int, int] = {}
+    effects: list[Floats] = []
+    longest = max(len(each.effects) for each in every)
+    widths = [len(own) for own in sizes]
+    which = np.zeros((longest, len(every)), np.int64)
+    times = np.zeros((longest, sum(widths)))  # what is missing comes nowhere
+    first = 0
+    for column, (each, width) in enumerate(zip(every, widths, strict=True)):
+        for place, effect in enumerate(each.effects):
+            number = known.setdefault(id(effect), len(effects))
+            if number == len(effects):
+                effects.append(effect)
+            which[place, column] = number
+            times[place, first : first + width] = each.counts[place]
+        first += width
+    own = which.repeat(widths, axis=1)
+    table = np.array(effects).transpose(1, 0, 2)[:, own, np.concatenate(sizes)]
+    return _added_up(table.transpose(1, 0, 2), times)
+
+
+def _added_up(table: Floats, times: Floats | None = None) -> Floats:
+    """The effect of effects in turn, of shape (effects, fields, program sizes), each so many
+    `times`, of shape (effects, program sizes), or once."""
     deltas, peaks = table[:, ::2], table[:, 1::2]
-    if any(isinstance(each, np.ndarray) or each != 1 for each in counts):
-        _repeat(deltas, peaks, counts)
+    if times is not None:
+        _repeat(deltas, peaks, times[:, None])
     ends = np.add.accumulate(deltas)
     found = np.empty(table.shape[1:])
     found[::2] = ends[-1]
@@ -87,12 +122,9 @@ def in_turn(
     return found
 
 
-def _repeat(deltas: Floats, peaks: Floats, counts: Sequence[Count]) -> None:
+def _repeat(deltas: Floats, peaks: Floats, times: Floats) -> None:
     """Makes effects those of so many copies in a row. Each is of shape (effects, 1 or 2, program
-    sizes); what comes nowhere has no peak."""
-    times = np.empty((len(deltas), 1, deltas.shape[2]))
-    for row, count in zip(times, counts, strict=True):
-        row[:] = count
+    sizes), and `times` of shape (effects, 1, program sizes); what comes nowhere has no peak."""
     peaks += deltas * ((deltas[:, :1] > 0) * (times - 1))
     if not times.all():
         peaks[:, :1][times == 0] = -np.inf
@@ -139,41 +171,53 @@ class ChainMemory:
     def stage(
         self,
         blocks: Sequence[RepeatedBlocks[BlockPasses]],
-        size_numbers: Indices | None = None,
         cost_kinds: Collection[int] | None = None,
     ) -> dict[int, MemoryEffect]:
         """The effects of a stage's actions, by cost kind. If not all that the blocks have
-        are wanted, these are `cost_kinds`.
+        are wanted, these are `cost_kinds`."""
+        return self.effects(self.turns(blocks, cost_kinds))
 
-        If numbers of copies are arrays, they describe several stages, whose program sizes are
-        `size_numbers`; between other patterns there may be none in some stages. Raises `Uneven` if
-        values that cross borders depend on the number of copies.
+    def effects(self, turns: Mapping[int, Turns]) -> dict[int, MemoryEffect]:
+        """What actions that are given by their cost kinds come to, at all program sizes."""
+        every = {kind: in_turn(own.effects, own.counts) for kind, own in turns.items()}
+        return {kind: MemoryEffect(*self._amounts(effect)) for kind, effect in every.items()}
+
+    def turns(
+        self,
+        blocks: Sequence[RepeatedBlocks[BlockPasses]],
+        cost_kinds: Collection[int] | None = None,
+    ) -> dict[int, Turns]:
+        """What is held in turn in a stage's actions, by cost kind; see `stage`.
+
+        If numbers of copies are arrays, they describe several stages; between other patterns there
+        may be none in some stages. Raises `Uneven` if values that cross borders depend on the
+        number of copies.
         """
-        forward, visits = self._down(blocks, size_numbers)
-        effects = {FORWARD: forward}
+        forward, visits = self._down(blocks)
+        found = {FORWARD: forward}
         for kinds in ((BACKWARD,), (INPUT_PART, WEIGHT_PART)):
             if kinds[0] in (cost_kinds or range(len(blocks[0][0][0]))):
-                own = self._up(visits, size_numbers, splits=len(kinds) > 1)
-                effects |= zip(kinds, own, strict=True)
-        return {kind: MemoryEffect(*self._amounts(effect)) for kind, effect in effects.items()}
+                found |= zip(kinds, self._up(visits, splits=len(kinds) > 1), strict=True)
+        return found
 
     def after_forward(self, blocks: Sequence[RepeatedBlocks[BlockPasses]]) -> float:
         """Bytes that the forward pass of a stage leaves behind."""
-        return self._amounts(self._down(blocks, None)[0])[0]
+        forward, _ = self._down(blocks)
+        return self._amounts(in_turn(forward.effects, forward.counts))[0]
 
     def _amounts(self, effect: Floats) -> Sequence[Any]:
         """The fields of a `MemoryEffect`."""
         return effect[:, 0].tolist() if self.num_sizes is None else [*effect.view(Many)]
 
     def _down(
-        self, blocks: Sequence[RepeatedBlocks[BlockPasses]], size_numbers: Indices | None
-    ) -> tuple[Floats, list[RepeatedBlocks[_Visit]]]:
-        """The effect of the forward pass of a stage, and its blocks with their borders."""
+        self, blocks: Sequence[RepeatedBlocks[BlockPasses]]
+    ) -> tuple[Turns, list[RepeatedBlocks[_Visit]]]:
+        """The forward pass of a stage, and its blocks with their borders."""
         start = self._start(blocks[0][0][0][FORWARD].received)
         found, counts, end = _walked(blocks, start, self._pattern_down)
         effects, visited = zip(*found, strict=True)
-        effect = self._action(start, effects, counts, end, size_numbers)
-        return effect, list(zip(visited, counts, strict=True))
+        action = self._action(start, effects, counts, end)
+        return action, list(zip(visited, counts, strict=True))
 
     def _pattern_down(self, pattern: tuple[BlockPasses, ...], border: Border) -> _Down:
         """One copy of a pattern in the forward pass, with the border before it."""
@@ -199,17 +243,14 @@ class ChainMemory:
             found = self._forward[key] = effect, self._only(after)
         return found
 
-    def _up(
-        self, visits: Sequence[RepeatedBlocks[_Visit]], size_numbers: Indices | None, splits: bool
-    ) -> tuple[Floats, ...]:
-        """The effect of a stage's backward pass, or those of both of its parts."""
+    def _up(self, visits: Sequence[RepeatedBlocks[_Visit]], splits: bool) -> tuple[Turns, ...]:
+        """A stage's backward pass, or both of its parts."""
         start = BackwardBorder(self._start(visits[-1][0][-1].passes[BACKWARD].received))
         visit = partial(self._pattern_up, splits=splits)
         found, counts, end = _walked(visits[::-1], start, visit)
         early, *late = zip(*found, strict=True)
-        return self._action(start.gradients, early, counts, end.gradients, size_numbers), *[
-            in_turn(each[::-1], counts[::-1], size_numbers) for each in late
-        ]
+        first = self._action(start.gradients, early, counts, end.gradients)
+        return first, *[Turns(each[::-1], counts[::-1]) for each in late]
 
     def _pattern_up(self, pattern: tuple[_Visit, ...], border: BackwardBorder, splits: bool) -> _Up:
         """One copy of a pattern in the backward pass, with the border behind it. Of the second part
@@ -267,11 +308,10 @@ class ChainMemory:
         effects: Sequence[Floats],
         counts: Sequence[Count],
         last: Border,
-        size_numbers: Indices | None,
-    ) -> Floats:
-        """The effect of an action between its first and its last border."""
+    ) -> Turns:
+        """An action between its first and its last border."""
         every = [self._end(first, first=True), *effects, self._end(last, first=False)]
-        return in_turn(every, [1, *counts, 1], size_numbers)
+        return Turns(every, [1, *counts, 1])
 
     def _end(self, border: Border, *, first: bool) -> Floats:
         """The effect of receiving all that crosses the first border of an action, or of sending
@@ -316,4 +356,4 @@ def _walked(
     return found, counts, border
 
 
-__all__ = ["ChainMemory", "MemoryEffect", "in_turn"]
+__all__ = ["ChainMemory", "MemoryEffect", "Turns", "each_in_turn", "in_turn"]

@@ -13,7 +13,7 @@ from distir.arrays import Indices
 from distir.plan import BlockProgram
 from distir.schedules import COST_KINDS, FORWARD
 from distir.simulation.pricing.chains import BlockChain, PassCost, PassPattern
-from distir.simulation.pricing.memory import MemoryEffect
+from distir.simulation.pricing.memory import MemoryEffect, Turns
 from distir.simulation.pricing.repeats import Count
 from distir.simulation.pricing.state import StateBytes
 from distir.simulation.pricing.tied import ChargedElsewhere
@@ -73,8 +73,8 @@ class UnpricedStage:
     them."""
     ends: Sequence[tuple[StepEnd, Count]]
     """What follows the last backward passes of the blocks, each as often as it does."""
-    memory: Mapping[int, MemoryEffect]
-    """By cost kind, the effect of the stage's actions on memory; empty if nothing is said of it."""
+    memory: Mapping[int, Turns]
+    """By cost kind, what actions hold in turn; empty if nothing is said of memory."""
     first: BlockProgram
     last: BlockProgram
     size_numbers: Indices | None

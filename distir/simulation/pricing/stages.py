@@ -270,7 +270,7 @@ class StagePricer:
         """The effects of actions on memory in a stage with these blocks; of all actions or those of
         `cost_kinds`."""
         blocks = [((passes,), 1) for passes in block_passes(programs, splits)]
-        return self._memory.stage(blocks, cost_kinds=cost_kinds)
+        return self._memory.stage(blocks, cost_kinds)
 
     def _settling(
         self, chain: BlockChain, cost: ChainCost, stage: UnpricedStage, cost_kind: int
@@ -326,7 +326,7 @@ class StagePricer:
         return UnpricedStage(
             actions={kind: known.in_action(chain, kind) for kind in cost_kinds},
             ends=[(each.end, count) for pattern, count in chain for each in pattern],
-            memory=self._memory.stage(held, size_numbers, cost_kinds) if waits_for_gathers else {},
+            memory=self._memory.turns(held, cost_kinds) if waits_for_gathers else {},
             first=blocks[0][0][0][0],
             last=blocks[-1][0][-1][0],
             size_numbers=size_numbers,
@@ -391,7 +391,7 @@ class StagePricer:
         first = pattern.passes[0]
         return StageCost(
             passes={kind: cost.cost for kind, (_, cost) in chains.items()},
-            memory=stage.memory,
+            memory=self._memory.effects(stage.memory),
             settling={
                 cost_kind: self._settling(chain, cost, stage, cost_kind)
                 for cost_kind, (chain, cost) in chains.items()
