@@ -100,6 +100,9 @@ class Many(np.ndarray):  # type: ignore[type-arg]
         return self // other
 
 
+FEW = 3
+"""Arrays that are no more are added up one by one, more of them at once."""
+
 _TINY = 1e-300
 """Keeps the ratio of two zeros defined; far below any time that occurs, in seconds."""
 
@@ -146,7 +149,13 @@ def total(amounts: Iterable[Amount]) -> Amount: ...
 def total(amounts: Iterable[Amount]) -> Amount:
     """The sum of amounts. What is added to nothing stays as it is: it is not copied."""
     some: list[Any] = [each for each in amounts if isinstance(each, np.ndarray) or each]
-    return reduce(add, some) if some else 0.0
+    if len(some) <= FEW:
+        return reduce(add, some) if some else 0.0
+    arrays = [each for each in some if isinstance(each, np.ndarray)]
+    if len(arrays) <= FEW or len({each.shape for each in arrays}) > 1:
+        return reduce(add, some)
+    numbers = [each for each in some if not isinstance(each, np.ndarray)]
+    return cast("Amount", sum(numbers) + many(np.add.reduce(np.array(arrays))))
 
 
 def select(condition: Any, first: Any, second: Any) -> Any:

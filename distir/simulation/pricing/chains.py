@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import repeat
-from operator import add
 from typing import TypeAlias
 
 import numpy as np
@@ -151,16 +150,16 @@ class Pass:
     @cached_property
     def launch_seconds(self) -> float:
         """Seconds that the host takes to launch all instructions."""
-        return sum(each.launch_seconds for each in (*self.instructions, *self.scatters))
+        return total([each.launch_seconds for each in (*self.instructions, *self.scatters)])
 
     def seconds_on(self, stream: str) -> float:
         """Seconds in which a stream is occupied."""
-        return sum(each.seconds for each in self.instructions if each.stream == stream)
+        return total([each.seconds for each in self.instructions if each.stream == stream])
 
     @cached_property
     def scatter_seconds(self) -> float:
         """Seconds in which gradients are shared out."""
-        return sum(each.seconds for each in self.scatters)
+        return total([each.seconds for each in self.scatters])
 
     @property
     def scattered_along(self) -> str | None:
@@ -175,7 +174,7 @@ class Pass:
     @cached_property
     def link_seconds(self) -> float:
         """Seconds in which the block's parameters are gathered and its gradients are shared out."""
-        return sum(each.seconds for each in (*self.gathers, *self.scatters))
+        return total([each.seconds for each in (*self.gathers, *self.scatters)])
 
     @property
     def links_along(self) -> str | None:
@@ -237,11 +236,11 @@ def _joined(
     alone may be awaited by them."""
     return Instruction(
         COMPUTE,
-        reduce(add, [each.seconds for each in run]),
+        total([each.seconds for each in run]),
         tuple([value for value in run[0].reads if value in moved]),
         tuple([value for value in run[-1].writes if value in awaited]),
         run[0].label,
-        launch_seconds=reduce(add, [each.launch_seconds for each in run]),
+        launch_seconds=total([each.launch_seconds for each in run]),
     )
 
 
