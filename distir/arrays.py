@@ -37,14 +37,14 @@ PRODUCTS_AT_ONCE = 1 << 18
 """Products of numbers that are added up together: with more, OpenBLAS starts threads."""
 
 
-def product(rows: Floats, matrix: Floats) -> Floats:
-    """The matrix product, in parts that are made on one thread: several take longer where matrices
-    are small."""
+def product(matrix: Floats, columns: Floats) -> Floats:
+    """The product of a matrix and many columns, in parts that are made on one thread: several take
+    longer where matrices are small."""
     at_once = max(1, PRODUCTS_AT_ONCE // max(1, matrix.size))
-    found = np.empty((len(rows), matrix.shape[1]))
-    for first in range(0, len(rows), at_once):
+    found = np.empty((len(matrix), columns.shape[1]))
+    for first in range(0, columns.shape[1], at_once):
         some = slice(first, first + at_once)
-        np.matmul(rows[some], matrix, out=found[some])
+        np.matmul(matrix, columns[:, some], out=found[:, some])
     return found
 
 

@@ -250,19 +250,17 @@ class _Refinement:
     ) -> Indices:
         """Makes the best move of each plan in `found` and `longest`; returns the plans that have
         one. Where `longest` is infinite, it becomes what an iteration takes without a move."""
-        near = _Near(moves, self.which[plans], self._near(plans, found[plans]))
+        near = self._near(moves, plans, found[plans])
         unknown = np.flatnonzero(np.isinf(longest[plans]))
         if len(unknown):
             longest[plans[unknown]] = self._iterations(near, unknown, np.zeros_like(unknown))
         at_most = longest[plans] * (1 - LEAST_GAIN)
-        after = found[plans, None] + moves.steps
-        possible: Flags = np.all(after[..., 1:] > after[..., :-1], axis=2)
-        possible[:, 0] = False
-        own, move = np.nonzero(possible)
+        own, move = np.nonzero(moves.possible(np.diff(found[plans])))
         least = self._least(near, own, move)
         chosen = np.flatnonzero(least <= at_most[own])
         if fit is not None:
-            chosen = chosen[fit(plans[own[chosen]], after[own[chosen], move[chosen]])]
+            after = found[plans[own[chosen]]] + moves.steps[move[chosen]]
+            chosen = chosen[fit(plans[own[chosen]], after)]
         own, move, least = own[chosen], move[chosen], least[chosen]
         chosen = _first_of_each(own, least, near.uneven(own, move), TRIED)
         own, move = own[chosen], move[chosen]
@@ -271,12 +269,13 @@ class _Refinement:
         seconds = self._iterations(near, own, move)
         chosen = _first_of_each(own, seconds, move, 1) & (seconds <= at_most[own])
         own, move = own[chosen], move[chosen]
-        found[plans[own]], longest[plans[own]] = after[own, move], seconds[chosen]
+        found[plans[own]] += moves.steps[move]
+        longest[plans[own]] = seconds[chosen]
         return plans[own]
 
-    def _near(self, plans: Indices, bounds: Stages) -> Floats:
-        """Seconds of the passes of stages that begin and end up to one block before or after where
-        these do, of shape (plans, stages, 9, cost kinds); see `_Moves.stages`."""
+    def _near(self, moves: _Moves, plans: Indices, bounds: Stages) -> _Near:
+        """Plans, and the passes of stages that begin and end up to one block before or after where
+        these do."""
         edges = np.clip(bounds[..., None] + np.arange(-1, 2), 0, self.sums.shape[1] - 1)
         used = np.array([self.paths[number].kinds for number in self.which[plans].tolist()])
         (kinds,) = np.nonzero(used.any(axis=0))
@@ -284,14 +283,13 @@ class _Refinement:
         each = np.maximum(sums[:, 1:, None, :] - sums[:, :-1, :, None], 0.0)
         bounded = _whole(self.bound(each[..., STREAMS, :], each[..., LAUNCHES, :]))
         seconds = np.maximum(bounded, each[..., LINKS, :])
-        found = np.zeros((*seconds.shape[:2], 9, COST_KINDS))
-        found[..., kinds] = seconds.reshape(*seconds.shape[:2], 9, -1)
-        return found * used[:, None, None]
+        found = seconds.reshape(*seconds.shape[:2], 9, -1) * used[:, None, None, kinds]
+        return _Near(moves, self.which[plans], kinds, found)
 
     def _iterations(self, near: _Near, own: Indices, move: Indices) -> Floats:
         """How long iterations are after moves, one each of plans `own`, which are given by their
         positions in `near`."""
-        seconds, which = near.after(own, move), near.which[own]
+        seconds, which = near.of_all_kinds(own, move), near.which[own]
         found = np.empty(len(own))
         ranks = np.array([self.paths[number].ranks for number in which.tolist()])
         for count in np.unique(ranks).tolist():
@@ -300,7 +298,7 @@ class _Refinement:
             found[first:end] = _lengths(orders, seconds[first:end], self.training)
         for number, some in _adjacent(which):
             paths = self.paths[number]
-            found[some] += paths.rest(product(seconds[some], paths.busy))
+            found[some] += paths.rest(paths.along(seconds[some])[: paths.ranks])
         return found
 
     def _least(self, near: _Near, own: Indices, move: Indices) -> Floats:
@@ -309,8 +307,8 @@ class _Refinement:
         seconds, found = near.after(own, move), np.empty(len(own))
         for number, some in _adjacent(near.which[own]):
             paths = self.paths[number]
-            along = product(seconds[some], paths.all)
-            found[some] = along.max(axis=1) + paths.rest(along[:, : paths.ranks])
+            along = paths.along(seconds[some], near.kinds)
+            found[some] = np.maximum.reduce(along) + paths.rest(along[: paths.ranks])
         return found
 
 
@@ -321,23 +319,29 @@ class _Near:
     moves: _Moves
     which: Indices
     """The order of each plan."""
+    kinds: Indices
+    """The cost kinds that any of their schedules has."""
     seconds: Floats
-    """Of shape (plans, stages, 9, cost kinds); see `_Moves.stages`."""
+    """Of shape (plans, stages, 9, kinds); see `_Moves.stages`."""
 
     def after(self, own: Indices, move: Indices) -> Floats:
-        """Seconds of stages of plans after a move each, of shape (moves, stages · cost kinds)."""
+        """Seconds of stages of plans after a move each, of shape (moves, stages, kinds)."""
         stages = self.seconds.shape[1]
         first = own[:, None] * stages + np.arange(stages, dtype=np.int64)
         at = self.moves.stages[move] + 9 * first
-        rows = self.seconds.reshape((-1, COST_KINDS))
-        found = cast("Floats", rows.take(at, axis=0))
-        return found.reshape((len(own), stages * COST_KINDS))
+        return cast("Floats", self.seconds.reshape((-1, len(self.kinds))).take(at, axis=0))
+
+    def of_all_kinds(self, own: Indices, move: Indices) -> Floats:
+        """`after` with all cost kinds."""
+        found = np.zeros((len(own), self.seconds.shape[1], COST_KINDS))
+        found[..., self.kinds] = self.after(own, move)
+        return found
 
     def uneven(self, own: Indices, move: Indices) -> Floats:
         """How uneven stages are after moves."""
-        shape = (len(own), self.seconds.shape[1], COST_KINDS)
-        whole = self.after(own, move).reshape(shape).sum(axis=2)
-        return (whole * whole).sum(axis=1)
+        after = self.after(own, move)
+        whole = sum(after[..., kind] for kind in range(after.shape[2]))
+        return np.einsum("ms,ms->m", whole, whole)
 
 
 def _adjacent(numbers: Indices) -> list[tuple[int, slice]]:
@@ -355,6 +359,17 @@ class _Moves:
     stages: Indices
     """Of shape (moves, stages): the number of each stage among those that begin and end up to one
     block before or after where it does, of which there are nine."""
+    shrinking: Sequence[tuple[Indices, Indices]]
+    """Stages that get shorter, one of each move or stage 0, and how many blocks they lose."""
+
+    def possible(self, lengths: Indices) -> Flags:
+        """Which moves leave every stage a block, of shape (plans, moves), given how many blocks
+        stages have, of shape (plans, stages). To move none is no move."""
+        found = np.ones((len(lengths), len(self.steps)), np.bool_)
+        for stage, lost in self.shrinking:
+            found &= lengths.take(stage, axis=1) > lost
+        found[:, 0] = False
+        return found
 
 
 @lru_cache(maxsize=256)
@@ -370,7 +385,11 @@ def _moves(stages: int) -> _Moves:
     steps = np.zeros((len(moved), stages + 1), np.int64)
     for row, own in zip(steps, moved, strict=True):
         row[list(own)] = list(own.values())
-    return _Moves(steps, 3 * (steps[:, :-1] + 1) + steps[:, 1:] + 1)
+    lost = np.maximum(steps[:, :-1] - steps[:, 1:], 0)
+    order = np.argsort(-lost, axis=1, kind="stable")[:, : int((lost > 0).sum(axis=1).max())]
+    each = np.arange(len(steps))
+    shrinking = [(stage, lost[each, stage]) for stage in order.T]
+    return _Moves(steps, 3 * (steps[:, :-1] + 1) + steps[:, 1:] + 1, shrinking)
 
 
 class _Paths:
@@ -408,18 +427,24 @@ class _Paths:
                 behind[..., backward] += stages < lowest
             behind -= warm
         every = (busy, busy + around, busy + behind)[: 2 if backward is None else 3]
-        self.all: Floats = np.concatenate(every).reshape(len(every) * self.ranks, -1).T.copy()
-        """All actions of each rank, then all paths."""
-        self.busy = self.all[:, : self.ranks].copy()
+        self._all: Floats = np.concatenate(every)
+        """All actions of each rank, then all paths, of shape (paths, stages, cost kinds)."""
         first_stage = [at for at, (_, stage) in enumerate(entries) if stage == 0]
         microbatches = int(compiled.count_matrix[first_stage, FORWARD].sum())
         self._further = order.further / microbatches
         self.steps = _Steps.of(compiled)
 
+    def along(self, seconds: Floats, kinds: Indices | None = None) -> Floats:
+        """The seconds along all paths, of shape (paths, plans), those in which ranks are busy
+        first, given those of stages, of shape (plans, stages, kinds); None: all cost kinds."""
+        times = self._all if kinds is None else self._all[..., kinds]
+        flat = seconds.reshape(len(seconds), -1)
+        return product(times.reshape(len(times), -1), flat.T)
+
     def rest(self, busy: Floats) -> Floats:
         """Seconds of the microbatches that are not run, from those in which ranks are busy, of
-        shape (plans, ranks)."""
-        return busy.max(axis=1) * self._further
+        shape (ranks, plans)."""
+        return np.maximum.reduce(busy) * self._further
 
 
 @lru_cache(maxsize=1 << 10)
@@ -489,11 +514,11 @@ def _first_of_each(own: Indices, first: Floats, second: NDArray[Any], count: int
 
 def _lengths(orders: Sequence[tuple[_Paths, slice]], seconds: Floats, training: bool) -> Floats:
     """How long schedules are on equally many ranks, each from the time at which the rank begins if
-    they train; messages take no time. `seconds` of actions have the shape (plans, stages · cost
+    they train; messages take no time. `seconds` of actions have the shape (plans, stages, cost
     kinds); orders come with their plans."""
     plans, ranks = len(seconds), orders[0][0].ranks
-    numbers = np.zeros((plans, seconds.shape[1] + 1))
-    numbers[:, :-1] = seconds
+    numbers = np.zeros((plans, seconds[0].size + 1))
+    numbers[:, :-1] = seconds.reshape(plans, -1)
     steps = max(len(paths.steps.cost) for paths, _ in orders)
     took, needed = np.zeros((steps, plans, ranks)), np.zeros((steps, plans, ranks), np.int64)
     begins = np.zeros((plans, ranks), np.int64)
