@@ -186,7 +186,7 @@ def test_overlapped_passes_take_no_less_than_both_do_on_one_stream(
             alone = pricer.unpriced_stage(
                 blocks, pricing, (FORWARD, BACKWARD), waits_for_gathers=False
             )
-            occupied.append(pricer.occupied_seconds(alone, pricing, STREAMS))
+            occupied.append(pricer.occupied_seconds(alone, STREAMS))
         for ahead, back in plan.schedule.pairs:
             programs = OverlappedStages(plan.stages[ahead].programs, plan.stages[back].programs)
             (both,) = pricer.price_pairs([programs], pricing)

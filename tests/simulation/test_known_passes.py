@@ -60,7 +60,8 @@ def test_passes_of_one_block_side_by_side_share_no_values(
     layer = simulator.planner.block_programs(CHOICES[0])[1]
     forward, backward, *_ = alone(layer)
     own, other = known.of([forward, backward])
-    both = known.overlapped(forward, backward, forward_is_longer=longer)
+    ahead, back = (2, 1) if longer else (1, 2)
+    ((both, *_), _), *_ = known.side_by_side([layer] * ahead, [layer] * back)
     assert len(set(both.inputs)) == len(set(own.inputs)) + len(set(other.inputs))
     assert len(set(both.outputs)) == len(set(own.outputs)) + len(set(other.outputs))
     seconds = sum(each.seconds for each in (*own.instructions, *other.instructions))

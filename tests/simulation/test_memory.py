@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from distir.arrays import Floats
 from distir.plan.passes import block_passes
 from distir.simulation.pricing.instructions import Pricing
-from distir.simulation.pricing.memory import ChainMemory, MemoryEffect, in_turn
+from distir.simulation.pricing.memory import (
+    ChainMemory,
+    MemoryEffect,
+    Turns,
+    each_in_turn,
+    in_turn,
+)
 from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.reference.flat import FlatPass, FlatStage, flat_stage
 from tests.conftest import HEALTH_CHECKS
@@ -71,10 +81,37 @@ def test_effects_compose_associatively() -> None:
         assert MemoryEffect(*in_turn([one], [3])[:, 0]) == thrice
         assert MemoryEffect(*in_turn([one] * 3)[:, 0]) == thrice
     every = [np.array([[field] for field in astuple(each)]) for each in (a, c, b)]
-    without = in_turn(every, [1, np.array([0.0, 1.0]), 1], np.array([0, 0]))
-    assert MemoryEffect(*without[:, 0]) == a.then(b)
-    assert MemoryEffect(*without[:, 1]) == a.then(c).then(b)
-    no_buffers = in_turn(
-        [each[:2] for each in every], [1, np.array([0.0, 1.0]), 1], np.zeros(2, int)
-    )
-    assert (no_buffers == without[:2]).all()
+    assert MemoryEffect(*in_turn(every, [1, 0, 1])[:, 0]) == a.then(b)
+    assert MemoryEffect(*in_turn(every)[:, 0]) == a.then(c).then(b)
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_many_effects_in_turn_are_each_as_alone(data: st.DataObject) -> None:
+    """Bytes that are there at the end are among those at the peak."""
+    sizes, numbers = data.draw(st.integers(1, 3)), st.integers(-9, 9)
+
+    def effect() -> Floats:
+        deltas = np.array(data.draw(st.lists(numbers, min_size=sizes, max_size=sizes)), float)
+        more = data.draw(st.lists(st.integers(0, 9), min_size=sizes, max_size=sizes))
+        return np.stack([deltas, np.maximum(deltas, 0) + more])
+
+    known = [effect() for _ in range(4)]
+    every: list[Turns] = []
+    places: list[NDArray[np.int64]] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        own = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+        where = data.draw(st.lists(st.integers(0, sizes - 1), min_size=1, max_size=3))
+        counts: list[Any] = []
+        for least in (1, *[0] * (len(own) - 1)):  # something comes in every stage
+            copies = st.lists(st.integers(least, 4), min_size=len(where), max_size=len(where))
+            counts.append(np.array(data.draw(copies), float) if data.draw(st.booleans()) else 2)
+        every.append(Turns([known[number] for number in own], counts))
+        places.append(np.array(where))
+    found = each_in_turn(every, places).T.tolist()
+    for turns, where in zip(every, places, strict=True):
+        for column, size in enumerate(where.tolist()):
+            effects = [each[:, size : size + 1] for each in turns.effects]
+            counts = [int(np.broadcast_to(n, len(where))[column]) for n in turns.counts]
+            assert found.pop(0) == in_turn(effects, counts)[:, 0].tolist()
+    assert not found

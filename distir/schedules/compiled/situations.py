@@ -101,8 +101,7 @@ def _shortened(
     was before it is run once, as its repetitions repeat its situations."""
     return (
         tuple(
-            (pattern, times if any(_left_in_flight(pattern).values()) else 1)
-            for pattern, times in repeated
+            (pattern, times if any(_left_in_flight(pattern)) else 1) for pattern, times in repeated
         ),
         tuple(stages),
     )
@@ -156,24 +155,25 @@ def _situations(repeated: Sequence[RepeatedCosts], stages: Sequence[int]) -> tup
     )
 
 
-def _telling_repetitions(pattern: Sequence[int], times: int) -> Iterable[int]:
+def _telling_repetitions(pattern: tuple[int, ...], times: int) -> Iterable[int]:
     """The repetitions of a pattern that can have undominated situations: the first and the last one
     where each repetition leaves no less in flight of anything than the one before, or no more."""
     left = _left_in_flight(pattern)
-    mixed = min(left.values()) < 0 < max(left.values())
+    mixed = min(left) < 0 < max(left)
     return range(times) if mixed or times < 3 else (0, times - 1)
 
 
-def _left_in_flight(pattern: Sequence[int]) -> Counter[tuple[int, bool]]:
-    """How many microbatches more are in flight after a pattern, by stage and whether they are
-    after B."""
+@lru_cache(maxsize=MOST_RANKS)
+def _left_in_flight(pattern: tuple[int, ...]) -> tuple[int, ...]:
+    """How many microbatches more are in flight after a pattern: by stage those before B, and those
+    after it."""
     left: Counter[tuple[int, bool]] = Counter()
     for cost, count in Counter(pattern).items():
         stage, cost_kind = divmod(cost, COST_KINDS)
         forward = {FORWARD: 1, BACKWARD: -1, INPUT_PART: -1, WEIGHT_PART: 0}[cost_kind]
         left[stage, False] += forward * count
         left[stage, True] += {INPUT_PART: 1, WEIGHT_PART: -1}.get(cost_kind, 0) * count
-    return left
+    return tuple(left.values())
 
 
 def _table(situations: Sequence[Situation], stages: Sequence[int]) -> SituationTable:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Flags, Floats, Indices, product
+from distir.arrays import Flags, Floats, Indices, distinct, product
 from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
@@ -143,26 +143,20 @@ class RefinedCuts:
     ) -> list[Bounds]:
         """The bounds of the stages of plans after all moves, from those before. Plan i has the
         seconds `rounded[rows[i]]` (see `rounded_passes`) and the order `orders[which[i]]`."""
-        names: dict[tuple[int, int], bytes] = {}
-        keys: list[tuple[bytes, Order, Bounds]] = []
-        missing: dict[tuple[bytes, Order, Bounds], int] = {}
-        for place, (row, number) in enumerate(zip(map(int, rows), map(int, which), strict=True)):
-            order = orders[number]
-            assert order is not None
-            if (row, number) not in names:
-                used = np.sign(order.compiled.count_matrix.sum(axis=0))
-                own = (rounded[row] * used[:, None]).astype(np.uint16)
-                names[row, number] = blake2b(own.tobytes(), digest_size=NAME_BYTES).digest()
-            key = names[row, number], order, bounds[place]
-            keys.append(key)
-            if key not in self._known:
-                missing.setdefault(key, place)
+        first, case = distinct(rows * len(orders) + which)
+        names = [
+            (_name(rounded[row], _order(orders[number])), _order(orders[number]))
+            for row, number in zip(rows[first].tolist(), which[first].tolist(), strict=True)
+        ]
+        keys = [(*names[at], own) for at, own in zip(case.tolist(), bounds, strict=True)]
+        known = list(map(self._known.get, keys))
+        missing = {keys[at]: at for at in reversed(range(len(keys))) if known[at] is None}
         if missing:
             places = np.array([*missing.values()])
             before = [bounds[place] for place in missing.values()]
             refined = self.moved(rounded, orders, rows[places], which[places], before)
             self._known |= zip(missing, refined, strict=True)
-        found = [self._known[key] for key in keys]
+        found = [own or self._known[key] for own, key in zip(known, keys, strict=True)]
         for key in list(islice(self._known, max(0, len(self._known) - MOST_KEPT))):
             del self._known[key]
         return found
@@ -196,6 +190,18 @@ class RefinedCuts:
             for place, each in zip(map(int, own), after.tolist(), strict=True):
                 found[place] = tuple(each)
         return found
+
+
+def _name(passes: Indices, order: Order) -> bytes:
+    """A name of what the passes of a plan take that occur in a schedule."""
+    own = passes * _occurring(order)[:, None]
+    return blake2b(own.astype(np.uint16).tobytes(), digest_size=NAME_BYTES).digest()
+
+
+@lru_cache(maxsize=1 << 10)
+def _occurring(order: Order) -> Indices:
+    """By cost kind whether a schedule has actions of it: 0 or 1."""
+    return np.sign(order.compiled.count_matrix.sum(axis=0))
 
 
 def _order(order: Order | None) -> Order:

@@ -165,32 +165,39 @@ class LivePass:
         """
         every = (*self.sizes, *present)
         goes = [NEVER if each in kept else gone.get(each, 0) for each in every]
-        table = table_of((*self.sizes.values(), *present.values()), self.num_sizes)
-        rows, signs = _changes(self.born, np.array(goes))
-        held = _held(table, rows, signs)
+        table = np.empty((2 * len(every), self.num_sizes))
+        for row, size in zip(table, (*self.sizes.values(), *present.values()), strict=False):
+            row[:] = size
+        np.negative(table[: len(every)], out=table[len(every) :])
+        changes = _changes(self.born, np.array(goes))
+        held = _held(table, changes)
         if buffers is None:
-            return np.stack((held[-1], held.max(axis=0)))
-        moving = np.array([each in buffers for each in every], np.bool_)[rows].nonzero()[0]
-        buffered = _held(table, rows[moving], signs[moving])
+            return np.stack((held[-1], np.maximum.reduce(held)))
+        of_buffers = np.array([each in buffers for each in every] * 2, np.bool_)
+        moving = of_buffers[changes].nonzero()[0]
+        buffered = _held(table, changes[moving])
         fullest, sizes = held.argmax(axis=0), np.arange(self.num_sizes)
         peaks = held[fullest, sizes], buffered[moving.searchsorted(fullest), sizes]
         return np.stack((held[-1], peaks[0], buffered[-1], peaks[1]))
 
 
-def _changes(born: Indices, goes: Indices) -> tuple[Indices, Floats]:
+def _changes(born: Indices, goes: Indices) -> Indices:
     """What comes and goes, in order, given the moments when storages come and go, of which only the
-    first ones come: the numbers of storages, and 1 for each that comes or -1 for each that goes."""
+    first ones come: the number of each storage that comes, and that of each that goes plus the
+    number of all."""
     # Of what happens at one moment, what goes comes first.
-    keys = np.concatenate((2 * goes, 2 * born + 1))
-    order = keys.argsort()[: len(keys) - np.count_nonzero(goes == NEVER)]
-    return order % len(goes), np.where(order < len(goes), -1.0, 1.0)
+    count, comes = len(goes), len(born)
+    keys = np.concatenate((2 * born + 1, 2 * goes))
+    order = keys.argsort(kind="stable")[: len(keys) - np.count_nonzero(goes == NEVER)]
+    return np.where(order < comes, order, order + (count - comes))
 
 
-def _held(table: Floats, rows: Indices, signs: Floats) -> Floats:
-    """Bytes held before and after each of several changes, of shape (1 + changes, program sizes):
-    a row of the `table` times its sign."""
-    held = np.zeros((1 + len(rows), table.shape[1]))
-    np.multiply(table[rows], signs[:, None], out=held[1:])
+def _held(table: Floats, changes: Indices) -> Floats:
+    """Bytes held before and after each of several changes, which are rows of the table, of shape
+    (1 + changes, program sizes)."""
+    held = np.empty((1 + len(changes), table.shape[1]))
+    held[0] = 0.0
+    table.take(changes, axis=0, out=held[1:], mode="clip")
     return np.add.accumulate(held, axis=0, out=held)
 
 
