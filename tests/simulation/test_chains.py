@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 from unittest import mock
 
@@ -331,7 +330,7 @@ def test_chains_of_several_schedulers_are_each_as_alone(
 
 
 def with_seconds(block: Pass, seconds: Sequence[Any]) -> Pass:
-    instructions = [replace(e, seconds=s) for e, s in zip(block.instructions, seconds, strict=True)]
+    instructions = [e._replace(seconds=s) for e, s in zip(block.instructions, seconds, strict=True)]
     return Pass(tuple(instructions), block.inputs, block.outputs)
 
 

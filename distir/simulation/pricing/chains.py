@@ -234,13 +234,18 @@ def _joined(
 ) -> Instruction:
     """Compute instructions as one, of which the first alone may wait for other streams and the last
     alone may be awaited by them."""
+    first = run[0]
+    seconds, launches = first.seconds, first.launch_seconds
+    if len(run) > 1:
+        seconds = total([each.seconds for each in run])
+        launches = total([each.launch_seconds for each in run])
     return Instruction(
         COMPUTE,
-        total([each.seconds for each in run]),
-        tuple([value for value in run[0].reads if value in moved]),
+        seconds,
+        tuple([value for value in first.reads if value in moved]),
         tuple([value for value in run[-1].writes if value in awaited]),
-        run[0].label,
-        launch_seconds=total([each.launch_seconds for each in run]),
+        first.label,
+        launch_seconds=launches,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from distir.cost import CostModel, Device, OpClass, Work
 from distir.cost.amounts import Amount, larger, smaller
@@ -77,8 +77,7 @@ aten/src/ATen/native/cuda/SoftMax.cu, cunn_SoftMaxForward), and the choice of th
 a launch that moves few bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """Work that occupies one stream of a device for some time."""
 
     stream: str | None
@@ -498,7 +497,7 @@ class Pricing:
         return (
             *self._fused(program.refresh_by_parameter, without, "parameters"),
             *(
-                replace(each, seconds=each.seconds * part, size_bytes=each.size_bytes * part)
+                each._replace(seconds=each.seconds * part, size_bytes=each.size_bytes * part)
                 for each in averaging
             ),
         )

@@ -39,7 +39,7 @@ class Pattern:
     """Whether anything is done on the gradient stream."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen, as there are so many that making them takes long
 class Steps:
     """Patterns that chains have still to pass: one, and then the `rest`. Compared by identity:
     equal ones are one."""

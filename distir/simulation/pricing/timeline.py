@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from distir.simulation.pricing.instructions import COMPUTE, Instruction
 
@@ -29,8 +29,7 @@ SEVERAL = "several"
 that, so all of them wait for the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """What the times at the start of a pass are times of. Compute is free at time 0.
 
     The times are, in order: when each of `streams` is free; since when all other streams are free;
@@ -54,7 +53,7 @@ class Start:
         of them at one time. The start of another block is returned as it is."""
         if self.border or not inputs:
             return self
-        return replace(self, border=(COMPUTE,), handed=(0,) * inputs)
+        return self._replace(border=(COMPUTE,), handed=(0,) * inputs)
 
 
 @dataclass(frozen=True)
