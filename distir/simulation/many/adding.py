@@ -35,13 +35,14 @@ class StageAdder:
         """What is cut, and not yet priced."""
         self._known_priced: dict[object, PricedPrograms] = {}
 
-    def add(self, kinds: Sequence[SizesOfKind]) -> None:
-        """Adds the rows of program sizes of kinds that share programs, and in parts if the sizes of
-        a kind turn out to lead to different programs."""
+    def add(self, several: Sequence[Sequence[SizesOfKind]]) -> None:
+        """Adds the rows of program sizes of kinds with one mesh, of which those that share programs
+        are together, and in parts if the sizes of a kind turn out to lead to different programs."""
         self._known_priced = {}
-        self._cut += [own for each in kinds for own in self._begun(each)]
-        if sum(len(own.of.which) for own in self._cut) >= SIZES_TOGETHER:
-            self._add_cut()
+        for kinds in several:
+            self._cut += [own for each in kinds for own in self._begun(each)]
+            if sum(len(own.of.which) for own in self._cut) >= SIZES_TOGETHER:
+                self._add_cut()
 
     def finish(self) -> None:
         """Adds what is left, and joins all rows."""
@@ -117,10 +118,10 @@ class StageAdder:
             return [own for part in parts for own in self._begun(part)]
 
     def _priced(self, of: SizesOfKind) -> PricedPrograms:
-        """The programs of a kind, shared with kinds that are added with it and have the same sizes
-        and blocks; if there are none, new ones with a pricer of their own, as what it keeps depends
+        """The programs of a kind, shared with kinds that are added with it and have the same mesh
+        and sizes; if there are none, new ones with a pricer of their own, as what it keeps depends
         on the sizes."""
-        known, key = self._known_priced, (of.kind.sharing, of.placement, of.shared.key)
+        known, key = self._known_priced, (of.kind.mesh, of.placement, of.shared.key)
         if key not in known:
             own = self._pricer.of_many(len(of.shared))
             known[key] = PricedPrograms(own, of.kind, of.placement, of.shared)

@@ -35,7 +35,12 @@ from distir.plan.planner import ProgramKind
 from distir.simulation.cutting.refine import KnownCuts, Order, order_of
 from distir.simulation.cutting.together import NO_ORDER, Arrangements
 from distir.simulation.many.adding import StageAdder
-from distir.simulation.many.program_sizes import ProgramSizes, SizesOfKind, few_together, kinds_of
+from distir.simulation.many.program_sizes import (
+    ProgramSizes,
+    SizesOfKind,
+    kinds_of,
+    several_together,
+)
 from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
 from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
@@ -229,15 +234,18 @@ class _Batch:
         rows = StageRows(self.arrangements, self.pairs, self.pairs_of_arrangement)
         adder = StageAdder(rows, self.pricer, self.known_cuts, self.sizes)
         bounds = np.searchsorted(self.kind_of_size, np.arange(len(self.kinds) + 1))
-        # Kinds that share programs are added together, as only the last programs are kept.
-        alike: dict[object, list[tuple[ProgramKind, str, Indices]]] = {}
+        # Kinds that share programs are added together, and those with one mesh one after the other,
+        # as only the last programs and prices are kept.
+        alike: dict[object, dict[object, list[tuple[ProgramKind, str, Indices]]]] = {}
         for number, (kind, placement) in enumerate(self.kinds):
             which = np.arange(int(bounds[number]), int(bounds[number + 1]))
-            alike.setdefault((kind.sharing, placement), []).append((kind, placement, which))
+            on_mesh = alike.setdefault((kind.mesh, placement), {})
+            on_mesh.setdefault(kind.sharing, []).append((kind, placement, which))
         blocks = len({*self.pricer.workload.program.blocks.representative})
-        for kinds in alike.values():
-            for few in few_together(SizesOfKind.of(kinds, self.sizes), blocks):
-                adder.add(few)
+        for on_mesh in alike.values():
+            every = [SizesOfKind.of(kinds, self.sizes) for kinds in on_mesh.values()]
+            for parts in several_together(every, blocks):
+                adder.add(parts)
         adder.finish()
         return rows
 

@@ -131,6 +131,24 @@ def few_together(kinds: Sequence[SizesOfKind], blocks: int) -> Iterator[list[Siz
         yield [each.at(where) for each in kinds] if end - first < shared else [*kinds]
 
 
+def several_together(
+    several: Sequence[Sequence[SizesOfKind]], blocks: int
+) -> Iterator[list[Sequence[SizesOfKind]]]:
+    """Kinds with one mesh, of which those that share programs are together: several of these at a
+    time, or parts of some (see `few_together`), no more than `BLOCKS_TOGETHER` allows."""
+    found: list[Sequence[SizesOfKind]] = []
+    together = 0
+    for kinds in several:
+        for few in few_together(kinds, blocks):
+            count = blocks * sum(len(each.which) for each in few)
+            if found and together + count > BLOCKS_TOGETHER:
+                yield found
+                found, together = [], 0
+            found.append(few)
+            together += count
+    yield found
+
+
 def kinds_of(
     planner: Planner, table: Strategies
 ) -> tuple[list[tuple[ProgramKind, str]], Indices, Indices, Indices]:
@@ -156,4 +174,4 @@ def kinds_of(
     return list(kinds), np.array(numbers, np.int64)[which], degrees, mesh
 
 
-__all__ = ["SIZES_TOGETHER", "ProgramSizes", "SizesOfKind", "kinds_of"]
+__all__ = ["SIZES_TOGETHER", "ProgramSizes", "SizesOfKind", "kinds_of", "several_together"]
