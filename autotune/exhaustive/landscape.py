@@ -19,7 +19,7 @@ from autotune.exhaustive.chunks import Chunk
 from autotune.objectives.columns import MetricColumn
 from autotune.objectives.simulator import needed_bytes
 from autotune.study.trial import Trial
-from distir.arrays import Flags, Indices
+from distir.arrays import Flags, Floats, Indices
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS, Strategies
 
@@ -225,22 +225,32 @@ class Landscape:
 
     def _add_pairs(self, strategies: Strategies, costs: MetricColumn, usable: Flags) -> None:
         bounded = np.where(usable, costs, np.inf)
+
+        def found(codes: Indices, size: int) -> tuple[Indices, Floats, MetricColumn]:
+            """Of each code how many strategies have it and are usable, and the least cost."""
+            counts = np.bincount(codes, minlength=size)
+            return counts, np.bincount(codes, usable, minlength=size), _least(codes, bounded, size)
+
+        # Most fields are the same in all strategies, or differ alone.
+        alone = {
+            name: found(_codes(strategies, name), len(strategies.values[name]))
+            for name in FIELDS
+            if name in strategies.codes
+        }
+        every = found(np.zeros(len(costs), np.int64), 1)
         for first, second in combinations(FIELDS, 2):
             values, others = strategies.values[first], strategies.values[second]
-            size = len(values) * len(others)
-            if first not in strategies.codes and second not in strategies.codes:
-                codes = np.zeros(1, np.int64)
-                counts, feasible = np.array([len(costs)]), np.array([usable.sum()])
-                best = np.array([bounded.min()])
-                size = 1
-            else:
+            varied = [name for name in (first, second) if name in strategies.codes]
+            if len(varied) == 2:
                 codes = _codes(strategies, first) * len(others) + _codes(strategies, second)
-                counts = np.bincount(codes, minlength=size)
-                feasible = np.bincount(codes, usable, minlength=size)
-                best = _least(codes, bounded, size)
+                counts, feasible, best = found(codes, len(values) * len(others))
+            else:
+                counts, feasible, best = alone[varied[0]] if varied else every
+            step = len(others) if varied == [first] else 1
             cells = self.pairs.setdefault((first, second), {})
             for code in np.flatnonzero(counts).tolist():
-                key = values[code // len(others)], others[code % len(others)]
+                place, other = divmod(code * step, len(others)) if varied else (0, 0)
+                key = values[place], others[other]
                 cells.setdefault(key, Cell()).add(
                     int(counts[code]), int(feasible[code]), float(best[code])
                 )

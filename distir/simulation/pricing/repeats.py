@@ -85,11 +85,18 @@ def mapped(
     short = [
         block for (pattern, _), few in zip(chain, copies, strict=True) for block in pattern * few
     ]
-    results = iter(function(short))
+    results = function(short)
     made: list[RepeatedBlocks[_Result]] = []
+    begin = 0
     for (pattern, count), few in zip(chain, copies, strict=True):
-        patterns = [tuple(next(results) for _ in pattern) for _ in range(few)]
-        made += zip(patterns, [1, count - 2, 1] if few == 3 else [1] * few, strict=True)
+        size = len(pattern)
+        ends = range(begin + size, begin + size * few + 1, size)
+        patterns = [tuple(results[end - size : end]) for end in ends]
+        begin = ends[-1]
+        if few > 1 and patterns.count(patterns[0]) == few:
+            made.append((patterns[0], count))
+        else:
+            made += zip(patterns, [1, count - 2, 1] if few == 3 else [1] * few, strict=True)
     return joined(made)
 
 

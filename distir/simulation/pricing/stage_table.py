@@ -5,6 +5,7 @@ tests/laws/test_batch.py holds the two to each other: many plans at once cost wh
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -104,9 +105,17 @@ class StageTable:
         return (2 * levels + back) * self.values.shape[1] + stages
 
 
+@lru_cache
+def _weights(count: int) -> Floats:
+    """Numbers as if drawn at random."""
+    found = np.random.default_rng(0).random(count)
+    found.setflags(write=False)
+    return found
+
+
 def numbered_columns(values: NDArray[np.generic]) -> ClassNumbers:
     """Numbers of the columns of an array; columns that are equal to rounding have one number."""
-    weights = np.random.default_rng(0).random(len(values))
+    weights = _weights(len(values))
     marks = np.zeros(values.shape[1])
     for weight, row in zip(weights, values, strict=True):
         marks += weight * row
