@@ -19,7 +19,7 @@ from autotune.exhaustive.chunks import Chunk
 from autotune.objectives.columns import MetricColumn
 from autotune.objectives.simulator import needed_bytes
 from autotune.study.trial import Trial
-from distir.arrays import Flags, Floats, Indices
+from distir.arrays import Flags, Indices
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategies import FIELDS, Strategies
 
@@ -226,10 +226,11 @@ class Landscape:
     def _add_pairs(self, strategies: Strategies, costs: MetricColumn, usable: Flags) -> None:
         bounded = np.where(usable, costs, np.inf)
 
-        def found(codes: Indices, size: int) -> tuple[Indices, Floats, MetricColumn]:
+        def found(codes: Indices, size: int) -> tuple[Indices, Indices, MetricColumn]:
             """Of each code how many strategies have it and are usable, and the least cost."""
             counts = np.bincount(codes, minlength=size)
-            return counts, np.bincount(codes, usable, minlength=size), _least(codes, bounded, size)
+            feasible = np.bincount(codes[usable], minlength=size)
+            return counts, feasible, _least(codes, bounded, size)
 
         # Most fields are the same in all strategies, or differ alone.
         alone = {

@@ -151,11 +151,12 @@ def total(amounts: Iterable[Amount]) -> Amount:
     some: list[Any] = [each for each in amounts if isinstance(each, np.ndarray) or each]
     if len(some) <= FEW:
         return reduce(add, some) if some else 0.0
-    arrays = [each for each in some if isinstance(each, np.ndarray)]
+    arrays: list[NDArray[np.float64]] = [each for each in some if isinstance(each, np.ndarray)]
     if len(arrays) <= FEW or len({each.shape for each in arrays}) > 1:
         return reduce(add, some)
     numbers = [each for each in some if not isinstance(each, np.ndarray)]
-    return cast("Amount", sum(numbers) + many(np.add.reduce(np.array(arrays))))
+    summed: Amount = many(np.add.reduce(np.array(arrays)))
+    return summed + sum(numbers)
 
 
 def select(condition: Any, first: Any, second: Any) -> Any:

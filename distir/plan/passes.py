@@ -196,14 +196,9 @@ def segments(
 ) -> tuple[Segment, ...]:
     """A pass of a stage with these blocks, in the order in which it runs. `steady`: see
     `between_equal`."""
-    ordered = (None, *(programs[::-1] if is_reversed(kind) else programs), None)
-    found = tuple(
-        [
-            segment(program, kind, before, behind)
-            for before, program, behind in zip(ordered, ordered[1:-1], ordered[2:], strict=False)
-            if program is not None
-        ]
-    )
+    ordered = programs[::-1] if is_reversed(kind) else programs
+    beside = zip((None, *ordered[:-1]), ordered, (*ordered[1:], None), strict=True)
+    found = tuple([segment(own, kind, before, behind) for before, own, behind in beside])
     return between_equal(found) if steady else found
 
 

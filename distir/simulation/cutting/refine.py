@@ -144,11 +144,12 @@ class RefinedCuts:
         """The bounds of the stages of plans after all moves, from those before. Plan i has the
         seconds `rounded[rows[i]]` (see `rounded_passes`) and the order `orders[which[i]]`."""
         first, case = distinct(rows * len(orders) + which)
-        names = [
-            (_name(rounded[row], _order(orders[number])), _order(orders[number]))
-            for row, number in zip(rows[first].tolist(), which[first].tolist(), strict=True)
-        ]
-        keys = [(*names[at], own) for at, own in zip(case.tolist(), bounds, strict=True)]
+        names: list[tuple[bytes, Order]] = []
+        for row, number in zip(map(int, rows[first]), map(int, which[first]), strict=True):
+            order = _order(orders[number])
+            names.append((_name(rounded[row], order), order))
+        cases: list[int] = case.tolist()
+        keys = [(*names[at], own) for at, own in zip(cases, bounds, strict=True)]
         known = list(map(self._known.get, keys))
         missing = {keys[at]: at for at in reversed(range(len(keys))) if known[at] is None}
         if missing:

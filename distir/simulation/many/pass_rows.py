@@ -56,6 +56,7 @@ class PassRows:
         """`cost_kinds` are those of the actions for which stages are wanted, of shape
         (stages, sizes)."""
         self._pricer, self._pricing = priced.pricer, priced.pricing
+        self._num_sizes = priced.num_sizes
         self._blocks = every.blocks
         alike: dict[NumberedBlocks, list[int]] = {}
         for number, blocks in enumerate(every.stages):
@@ -76,12 +77,12 @@ class PassRows:
         self._stages: list[tuple[Indices, UnpricedStage]] = []
         kinds = ordered[wanted]
         num_rows, first = wanted.sum(axis=1), 0
-        ends = np.cumsum([0, *num_rows]).tolist()
+        ends: list[int] = np.cumsum([0, *num_rows]).tolist()
         for form, numbers in alike.items():
             begin, end = ends[first], ends[first + len(numbers)]
             counts = np.array([[n for _, n in every.stages[each]] for each in numbers], np.float64)
             own = np.repeat(counts.T, num_rows[first : first + len(numbers)], axis=1)
-            rows = np.arange(begin, end)
+            rows = np.arange(begin, end, dtype=np.int64)
             same = _AlikeRows(rows, self.size[begin:end], kinds[begin:end], own)
             self._add(form, same)
             first += len(numbers)
@@ -117,8 +118,8 @@ class PassRows:
                 self._add(form, alike.taken(where))
             return
         self._stages.append((alike.rows, stage))
-        first, _ = stage.actions[FORWARD][0]
-        gathered = first.passes.passes[0].gather_seconds
+        pattern, _ = stage.actions[FORWARD][0]
+        gathered = pattern.passes.passes[0].gather_seconds
         if is_many(gathered) or gathered:
             self._values[ROW["first gather"], alike.rows] = taken(gathered, alike.sizes)
 
@@ -138,18 +139,19 @@ class PassRows:
     def _fill_messages(self, stages: Sequence[NumberedBlocks]) -> None:
         """Fills in the seconds of messages to the next stage and to the previous one."""
         levels = range(len(self._pricer.cost.cluster.levels))
+        ends = [(own[0][0], own[-1][0]) for own in stages]
         sides = (
-            ([own[-1][0][-1] for own in stages], _sent_forward),
-            ([own[0][0][0] for own in stages], _sent_backward),
+            ([behind[-1] for _, behind in ends], _sent_forward),
+            ([before[0] for before, _ in ends], _sent_backward),
         )
         for side, (blocks, sent) in enumerate(sides):
-            known: dict[object, int] = {}
+            known: dict[tuple[float, tuple[str, ...]], int] = {}
             of_block = {
                 each: known.setdefault(sent(self._blocks[each][0]), len(known))
                 for each in dict.fromkeys(blocks)
             }
             message = np.array([of_block[each] for each in blocks], np.int64)[self.stage]
-            seconds = np.empty((len(known), self.row_of.shape[1]))
+            seconds = np.empty((len(known), self._num_sizes))
             for level in levels:
                 for row, (size_bytes, along) in zip(seconds, known, strict=True):
                     row[:] = self._pricing.message_at(level, size_bytes, along)

@@ -62,8 +62,9 @@ def _counts(stages: Sequence[NumberedBlocks], num_blocks: int) -> Floats:
         for pattern, count in patterns:
             places += [first + block for block in pattern]
             counts += [count] * len(pattern)
-    summed = np.bincount(places, weights=counts, minlength=len(stages) * num_blocks)
-    return summed.reshape(len(stages), num_blocks)
+    found = np.zeros(len(stages) * num_blocks)
+    np.add.at(found, np.array(places, np.int64), np.array(counts, np.float64))
+    return found.reshape(len(stages), num_blocks)
 
 
 def add_step_columns(values: Floats, steps: Floats, *, overlaps: bool) -> None:

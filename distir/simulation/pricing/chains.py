@@ -268,7 +268,7 @@ class PassPattern:
     """Passes one after the other, which a chain repeats. Compared by identity."""
 
     passes: tuple[Pass, ...]
-    settling: tuple[Amount, ...] = ()
+    settling: tuple[float, ...] = ()
     """Per pass, seconds on the gradient stream that settle the block's gradients; none if gradients
     are not settled."""
 

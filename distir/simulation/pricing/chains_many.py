@@ -95,8 +95,8 @@ def run_together(asked: Together) -> list[ChainColumns]:
     found = np.empty((len(ChainColumns._fields), ends[-1]))
     first = 0
     while first < len(every):
-        last = np.searchsorted(ends, ends[first] + CHAINS_TOGETHER, side="right") - 1
-        end = max(first + 1, int(last))
+        most = int(ends[first]) + CHAINS_TOGETHER
+        end = max(first + 1, int(np.searchsorted(ends, most, side="right")) - 1)
         _together(asked[0][0].bound, every[first:end], found[:, ends[first] : ends[end]])
         first = end
     borders = np.cumsum([0, *(len(chains) for _, chains in asked)])

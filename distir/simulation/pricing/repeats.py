@@ -113,7 +113,7 @@ def joined(chain: Iterable[tuple[_Pattern, Count]]) -> list[tuple[_Pattern, Coun
 
 def _most(copies: Count) -> int:
     """The largest number of copies in any stage."""
-    return int(np.maximum.reduce(copies)) if isinstance(copies, np.ndarray) else copies
+    return copies if isinstance(copies, int) else int(np.maximum.reduce(copies))
 
 
 def any_left(copies: Count) -> bool:

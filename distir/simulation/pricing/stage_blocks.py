@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distir.cost.amounts import Amount, total
+from distir.cost.amounts import total
 from distir.plan import BlockProgram
 from distir.plan.passes import (
     BlockPasses,
@@ -120,13 +120,13 @@ class KnownStageBlocks:
         """Passes after which no gradients are settled."""
         return self._settled(passes, ())
 
-    def _settled(self, passes: tuple[Pass, ...], settling: tuple[Amount, ...]) -> PassPattern:
+    def _settled(self, passes: tuple[Pass, ...], settling: tuple[float, ...]) -> PassPattern:
         key = passes, settling
         return self._pass_patterns.setdefault(key, PassPattern(passes, settling))
 
     def _settling(
         self, passes: Sequence[Pass], ends: Sequence[StepEnd], kind: int
-    ) -> tuple[Amount, ...]:
+    ) -> tuple[float, ...]:
         """Seconds on the gradient stream after each of these passes."""
         if kind not in COMPLETING:
             return ()

@@ -6,7 +6,7 @@ For the reference engine and for traces; the fast engine never does this.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from distir.ir.core import Node, Value
 from distir.ops.collective import Sharded
@@ -171,9 +171,9 @@ class _Numbering:
             for each in self.priced_node(node, beside.get(node, ())):
                 step = each
                 if node in runs_elsewhere or node in launched_elsewhere:
-                    step = replace(each, stream=None, seconds=0.0, after_compute=False)
+                    step = each._replace(stream=None, seconds=0.0, after_compute=False)
                 if node in launched_elsewhere:
-                    step = replace(step, launch_seconds=0.0)
+                    step = step._replace(launch_seconds=0.0)
                 self._add_step(node, step, known, to, block, own)
 
     def _add_step(
