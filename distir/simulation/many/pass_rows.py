@@ -58,10 +58,7 @@ class PassRows:
         self._pricer, self._pricing = priced.pricer, priced.pricing
         self._num_sizes = priced.num_sizes
         self._blocks = every.blocks
-        alike: dict[NumberedBlocks, list[int]] = {}
-        for number, blocks in enumerate(every.stages):
-            form = tuple([(pattern, min(count, LONG)) for pattern, count in blocks])
-            alike.setdefault(form, []).append(number)
+        alike = _by_form(every.stages)
         order = np.array([number for own in alike.values() for number in own], np.int64)
         ordered = cost_kinds[order]
         wanted = ordered > 0
@@ -75,17 +72,16 @@ class PassRows:
         levels = len(self._pricer.cost.cluster.levels)
         self._values = np.zeros((len(NAMES) + 2 * levels, len(place)))
         self._stages: list[tuple[Indices, UnpricedStage]] = []
-        kinds = ordered[wanted]
-        num_rows, first = wanted.sum(axis=1), 0
-        ends: list[int] = np.cumsum([0, *num_rows]).tolist()
+        kinds, counts = ordered[wanted], wanted.sum(axis=1)
+        begin, end = 0, 0
         for form, numbers in alike.items():
-            begin, end = ends[first], ends[first + len(numbers)]
-            counts = np.array([[n for _, n in every.stages[each]] for each in numbers], np.float64)
-            own = np.repeat(counts.T, num_rows[first : first + len(numbers)], axis=1)
+            own, counts = counts[: len(numbers)], counts[len(numbers) :]
+            begin, end = end, end + int(own.sum())
+            some = slice(begin, end)
+            copies = [[count for _, count in every.stages[number]] for number in numbers]
+            of_rows = np.repeat(np.array(copies, np.float64).T, own, axis=1)
             rows = np.arange(begin, end, dtype=np.int64)
-            same = _AlikeRows(rows, self.size[begin:end], kinds[begin:end], own)
-            self._add(form, same)
-            first += len(numbers)
+            self._add(form, _AlikeRows(rows, self.size[some], kinds[some], of_rows))
         self._fill_memory()
         self._fill_messages(every.stages)
 
@@ -175,6 +171,16 @@ class PassRows:
                 values[ROW[f"settling {kind}"], rows] = found.scattering
                 values[ROW[f"scattering {kind}"], rows] = found.scattering
         return values
+
+
+def _by_form(stages: Sequence[NumberedBlocks]) -> dict[NumberedBlocks, list[int]]:
+    """The numbers of stages by what they have in common if they differ only in the numbers of
+    copies of long patterns."""
+    found: dict[NumberedBlocks, list[int]] = {}
+    for number, blocks in enumerate(stages):
+        form = tuple([(pattern, min(count, LONG)) for pattern, count in blocks])
+        found.setdefault(form, []).append(number)
+    return found
 
 
 def _sent_forward(program: BlockProgram) -> tuple[float, tuple[str, ...]]:
