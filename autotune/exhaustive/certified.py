@@ -204,6 +204,8 @@ class _Search:
         self._size = FEWEST
         self._top, self._worst = top, inf
         self._known = self._reach = inf
+        self._widens = False
+        """Whether that is reached step by step, as nothing was known from the beginning."""
         self._further = 0.0
         self.ends = inf
         self._current: Sequence[Part] = ()
@@ -238,6 +240,11 @@ class _Search:
                 for refined in list(self._refined(part)):
                     self._add(refined)
             self._current = ()
+            best = self.found.best
+            if self._known == inf and best is not None:
+                # It may be far from the best: what is promising is looked at first.
+                self._known, self._reach = best.evaluation.metrics[self.metric], -inf
+                self._widens = True
 
     def beat(self, known: Trial | None) -> None:
         """Begins with what is no worse than a strategy that is known, if one is; where only the
@@ -291,6 +298,8 @@ class _Search:
         if least > self._reach:
             self._further = 2 * self._further or FURTHER
             beyond = self._known * (1 + self._further) if self._worst == inf else self._worst
+            if self._widens:
+                beyond = min(beyond, least * (1 + self._further))
             self._reach = max(least, beyond)
 
     def _next_together(self) -> Part:

@@ -27,8 +27,9 @@ from autotune.testing import toy_problem
 from distir.cost import load_cluster, load_stack
 from distir.errors import DistirError
 from distir.importers.load import LoadedModel
-from distir.simulation.bounds import Bounds
+from distir.simulation.bounds import Bounds, ManyBounds
 from distir.simulation.simulator import Simulator
+from distir.strategies import Strategies
 from search_spaces import distribution_space
 from tests.conftest import HEALTH_CHECKS
 from tests.laws.scenarios import clusters, models
@@ -166,6 +167,35 @@ def test_a_small_part_is_evaluated() -> None:
         assert cost is not None
         assert certificate.best.cost is not None
         assert cost >= certificate.best.cost
+
+
+@pytest.mark.slow(seconds=5)
+def test_where_a_first_look_finds_nothing_strategies_are_bounded_together_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As soon as something is found, what is about as promising is bounded at once; part by part it
+    took 18 steps."""
+    problem = load_problem("gpt2", devices=16, space="full")
+    objective = problem.objective("throughput")
+    seen = certify(problem, objective).best
+
+    def nothing(*_: object) -> first_look.FirstLook:
+        return first_look.FirstLook(None, 0)
+
+    steps: list[int] = []
+    ordered = Bounds.ordered
+
+    def counted(bounds: Bounds, table: Strategies, within: float = math.inf) -> ManyBounds:
+        steps.append(len(table))
+        return ordered(bounds, table, within)
+
+    monkeypatch.setattr(certified, "first_look", nothing)
+    monkeypatch.setattr(Bounds, "ordered", counted)
+    unseen = certify(problem, objective).best
+    assert seen is not None
+    assert unseen is not None
+    assert (unseen.number, unseen.cost) == (seen.number, seen.cost)
+    assert 0 < len(steps) < 10
 
 
 @pytest.mark.not_quick
