@@ -205,7 +205,8 @@ class _Search:
         self._top, self._worst = top, inf
         self._known = self._reach = inf
         self._widens = False
-        """Whether that is reached step by step, as nothing was known from the beginning."""
+        """Whether what is as good as the known is reached step by step, as nothing was known from
+        the beginning."""
         self._further = 0.0
         self.ends = inf
         self._current: Sequence[Part] = ()
@@ -276,16 +277,14 @@ class _Search:
             raise _TimeIsUpError
 
     def _next(self) -> Part:
-        """What is looked at next: the most promising part; as long as nothing was found to compare
-        with, of those that are bounded best. If something good was known from the beginning, all
-        that may be as good has to be looked at anyway: together, as what strategies share is then
-        looked at once."""
+        """What is looked at next: as long as nothing was found to compare with, the most promising
+        of the parts that are bounded best; then, together, all that is within reach, as what
+        strategies share is looked at once. If something good was known from the beginning, that is
+        all that may be as good; else it begins with what is about as promising as the best."""
         if self._known < inf:
             self._reach_further()
             return self._next_together()
-        chosen = self._parts[0]
-        if self.found.best is None:
-            chosen = min(self._parts, key=lambda each: (-each[-1].stage, *each[:-1]))
+        chosen = min(self._parts, key=lambda each: (-each[-1].stage, *each[:-1]))
         self._current = chosen[-1:]
         self._parts.remove(chosen)
         heapq.heapify(self._parts)

@@ -62,14 +62,14 @@ class StageAdder:
             self._price(self._shared(cut))
 
     def _shared(self, kinds: Sequence[KindRows]) -> list[SharedRows]:
-        """The rows of kinds, of which those that share programs are together."""
+        """The rows of kinds, of which those that share prices are together."""
         alike: dict[int, list[KindRows]] = {}
         for own in kinds:
             alike.setdefault(id(own.priced), []).append(own)
         return [each for own in alike.values() for each in self._together(own)]
 
     def _together(self, kinds: Sequence[KindRows]) -> list[SharedRows]:
-        """The rows of kinds that share programs, together or each apart."""
+        """The rows of kinds that share prices, together or each apart."""
         try:
             return [SharedRows(kinds)]
         except Divergence as divergence:

@@ -241,7 +241,7 @@ class KindRows:
 
     def _seconds_of(self, count: int, ranks: tuple[int, ...], moved: Floats) -> Floats:
         """The seconds in which some of `count` ranks add up so many bytes, which are the same for
-        many kinds that share programs."""
+        many kinds with one mesh."""
         key, known = (count, ranks, moved.tobytes()), self.priced.tied_seconds
         if key not in known:
             found = known[key] = np.full(len(self.sizes), np.nan)

@@ -1,4 +1,4 @@
-"""Makes the rows of program kinds that share programs, which are priced together."""
+"""Makes the rows of program kinds with one mesh, which are priced together."""
 
 from __future__ import annotations
 

@@ -76,7 +76,9 @@ class UnpricedStage:
     memory: Mapping[int, Turns]
     """By cost kind, what actions hold in turn; empty if nothing is said of memory."""
     first: BlockProgram
+    """The program of the first block, which sends to the stage before."""
     last: BlockProgram
+    """The program of the last block, which sends to the stage behind."""
     size_numbers: Indices | None
     """See `BlockChain.size_numbers`."""
 
@@ -87,10 +89,10 @@ class UnpricedStage:
 
     @property
     def state(self) -> StateBytes:
-        """The bytes of the stage's state."""
+        """The bytes of the stage's state, at all program sizes."""
         state = StateBytes()
         for end, count in self.ends:
-            state = state.plus(end.state.at(self.size_numbers), count)
+            state = state.plus(end.state, count)
         return state
 
 

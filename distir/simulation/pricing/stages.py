@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise, product
-from typing import NamedTuple, cast
+from typing import cast
 
 from distir.arrays import Indices
 from distir.cost import CostModel
-from distir.cost.amounts import Amount, larger, smaller, taken, total
+from distir.cost.amounts import Amount, larger, smaller, total
 from distir.ir.core import Value
 from distir.plan import BlockProgram, Planner
 from distir.plan.passes import (
@@ -74,15 +74,6 @@ class _OnMesh:
     alone: dict[Pass, BlockPass] = field(default_factory=dict[Pass, BlockPass])
 
 
-class _HeldBetween(NamedTuple):
-    """Bytes that a block holds between others; see `BlockBytes`."""
-
-    state: Amount
-    after_forward: Amount
-    after_backward: Amount
-    passing: Mapping[int, Amount]
-
-
 class StagePricer:
     """Prices the blocks and stages of one workload on one cluster; it keeps what they share."""
 
@@ -98,7 +89,6 @@ class StagePricer:
         self._memory = memory
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
         self._on_meshes: dict[object, _OnMesh] = {}
-        self._between: dict[object, _HeldBetween] = {}
         self._latest: tuple[object, _OnMesh] | None = None
 
     def of_many(self, num_sizes: int) -> StagePricer:
@@ -186,37 +176,19 @@ class StagePricer:
         """
         count = 1 + max(block_kinds)
         held = BlockBytes.empty(num_sizes, count, len(kinds_of_actions(splits)))
+        left_by = (FORWARD, INPUT_PART) if splits else (FORWARD,)
         for kind in range(count):
             index = _typical(block_kinds, kind)
-            around = tuple(programs[max(0, index - 1) : index + 2])
-            key = programs[index], around, splits
-            if key not in self._between:
-                self._between[key] = self._held_between(*key)
-            each = self._between[key]
-            held.state[:, kind] = each.state
-            held.after_forward[:, kind] = each.after_forward
-            held.after_backward[:, kind] = each.after_backward
-            for cost_kind, passing in each.passing.items():
-                held.passing[cost_kind][:, kind] = passing
+            alone = self._memory_of(programs[index : index + 1], splits, left_by)
+            held.state[:, kind] = state_bytes(self.workload, programs[index]).total
+            held.after_forward[:, kind] = alone[FORWARD].delta
+            if splits:
+                held.after_backward[:, kind] = alone[FORWARD].delta + alone[INPUT_PART].delta
+            beside = self._memory_of(programs[max(0, index - 1) : index + 2], splits)
+            for cost_kind, effect in beside.items():
+                left = beside[FORWARD].delta if cost_kind == FORWARD else 0
+                held.passing[cost_kind][:, kind] = larger(effect.peak - left, 0)
         return held
-
-    def _held_between(
-        self, program: BlockProgram, around: Sequence[BlockProgram], splits: bool
-    ) -> _HeldBetween:
-        """Bytes that a block holds, which is one of those `around`."""
-        left_by = (FORWARD, INPUT_PART) if splits else (FORWARD,)
-        alone = self._memory_of([program], splits, left_by)
-        left: Amount = alone[FORWARD].delta
-        beside = self._memory_of(around, splits)
-        return _HeldBetween(
-            state_bytes(self.workload, program).total,
-            left,
-            left + alone[INPUT_PART].delta if splits else 0.0,
-            {
-                kind: larger(effect.peak - (effect.delta if kind == FORWARD else 0), 0)
-                for kind, effect in beside.items()
-            },
-        )
 
     def left_behind(
         self, blocks: Sequence[Sequence[BlockProgram]], layers: Sequence[BlockProgram]
@@ -278,10 +250,7 @@ class StagePricer:
         """How the gradients of a stage are settled if its last action has this cost kind: as soon
         as they are computed, or at the end if the software stack does not overlap gradients. What
         every action shares out is shared out as soon as it is computed."""
-        seconds = sum(
-            count * taken(end.settling_seconds[cost_kind], stage.size_numbers)
-            for end, count in stage.ends
-        )
+        seconds = sum(count * end.settling_seconds[cost_kind] for end, count in stage.ends)
         scattering = chain.summed(lambda each: each.scatter_seconds)
         done, overlaps = cost.settled, self.cost.stack.overlaps_gradients
         if not overlaps:
@@ -380,13 +349,13 @@ class StagePricer:
         stage: UnpricedStage,
         chains: Mapping[int, tuple[BlockChain, ChainCost]],
     ) -> StageCost:
-        """The cost of a stage, given the chains of its passes by cost kind, and what they cost."""
+        """The cost of a stage at all program sizes, given the chains of its passes by cost kind and
+        what they cost. Several stages in one are priced as columns (`many/pass_rows.py`)."""
         optimizer = refresh = refresh_host = 0.0
-        numbers = stage.size_numbers
         for end, count in stage.ends:
-            optimizer = optimizer + count * taken(end.optimizer_seconds, numbers)
-            refresh = refresh + count * taken(end.refresh_seconds, numbers)
-            refresh_host = refresh_host + count * taken(end.refresh_host_seconds, numbers)
+            optimizer = optimizer + count * end.optimizer_seconds
+            refresh = refresh + count * end.refresh_seconds
+            refresh_host = refresh_host + count * end.refresh_host_seconds
         pattern, _ = chains[FORWARD][0].patterns[0]
         first = pattern.passes[0]
         return StageCost(
@@ -400,8 +369,8 @@ class StagePricer:
             optimizer=optimizer,
             refresh=refresh,
             refresh_host=refresh_host,
-            first_gather=taken(first.gather_seconds, numbers),
-            first_gather_host=taken(host_seconds(first.gathers), numbers),
+            first_gather=first.gather_seconds,
+            first_gather_host=host_seconds(first.gathers),
             state=stage.state,
             sent_forward_bytes=_total_bytes(stage.last.outputs),
             sent_backward_bytes=_total_bytes(stage.first.input_gradients),

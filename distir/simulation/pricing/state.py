@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from distir.arrays import Indices
-from distir.cost.amounts import taken
 from distir.plan import BlockProgram
 from distir.workload import MOMENT_BYTES, OPTIMIZERS, OUTER_OPTIMIZERS, Workload
 
@@ -44,12 +42,6 @@ class StateBytes:
         """The bytes on each of several ranks that hold a stage: each is given its own microbatches,
         and the inputs of these alone."""
         return self if ranks == 1 else replace(self, inputs=self.inputs / ranks)
-
-    def at(self, size_numbers: Indices | None) -> StateBytes:
-        """The bytes at the program sizes with these numbers; at all sizes for None."""
-        resting = (self.parameters, self.gradients, self.optimizer, self.inputs, self.host)
-        amounts = (*resting, self.hosted)
-        return StateBytes(*(taken(amount, size_numbers) for amount in amounts))
 
     @property
     def total(self) -> float:
