@@ -195,7 +195,7 @@ class Simulator:
         alike = list(zip(*programs, strict=True))
         numbers = {each: number for number, each in enumerate(dict.fromkeys(alike))}
         kinds = tuple(numbers[each] for each in alike)
-        held = [pricer.block_bytes(own, kinds, splits) for own in programs]
+        held = [pricer.block_bytes(own, kinds, pricing, splits=splits) for own in programs]
         return LayerCosts(
             kinds,
             np.array([pricer.weights(own, pricing) for own in programs]),

@@ -146,14 +146,20 @@ class StageCuts:
 
     def _held(self, size: Indices, share: Floats) -> BlockBytes:
         """Bytes of the different blocks in mixes."""
-        kinds, splits = self.programs.kinds, self.splits
-        kept = self.pricer.block_bytes(self.programs.kept, kinds, splits, self.num_sizes)
+        kept = self._held_by(self.programs.kept).taken(size)
         if not self.programs.most:
-            return kept.taken(size)
-        recomputed = self.pricer.block_bytes(
-            self.programs.recomputed, kinds, splits, self.num_sizes
+            return kept
+        return kept.mixed(self._held_by(self.programs.recomputed).taken(size), share)
+
+    def _held_by(self, programs: Sequence[BlockProgram]) -> BlockBytes:
+        """Bytes of the different blocks, by size."""
+        return self.pricer.block_bytes(
+            programs,
+            self.programs.kinds,
+            self.pricing,
+            splits=self.splits,
+            num_sizes=self.num_sizes,
         )
-        return kept.taken(size).mixed(recomputed.taken(size), share)
 
 
 def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:

@@ -129,9 +129,11 @@ class StageCut:
     def _model(self, part: float = 1.0) -> BlocksToCut:
         """The blocks, on devices of which only a part may be taken."""
         kinds, splits = self.programs.kinds, self._splits()
-        held = self.pricer.block_bytes(self.programs.kept, kinds, splits)
+        held = self.pricer.block_bytes(self.programs.kept, kinds, self.pricing, splits=splits)
         if self.programs.most:
-            again = self.pricer.block_bytes(self.programs.recomputed, kinds, splits)
+            again = self.pricer.block_bytes(
+                self.programs.recomputed, kinds, self.pricing, splits=splits
+            )
             held = held.mixed(again, self._share())
         rounded = rounded_weights(self._weights()).astype(np.float64)
         return BlocksToCut(np.array(kinds), rounded, held, np.array([self.room_bytes * part]))

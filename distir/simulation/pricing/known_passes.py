@@ -18,7 +18,7 @@ from distir.ops.ring import Ring
 from distir.plan import BlockProgram
 from distir.plan.model import fresh_values
 from distir.plan.passes import Composed, Segment, composed, segments
-from distir.schedules import BACKWARD, FORWARD
+from distir.schedules import BACKWARD, FORWARD, kinds_of_actions
 from distir.simulation.pricing.chains import Pass
 from distir.simulation.pricing.instructions import Instruction, Pricing
 from distir.simulation.pricing.repeats import RepeatedBlocks, repeated_blocks
@@ -87,6 +87,8 @@ class KnownPasses:
         self._passes: dict[Segment, Pass] = {}
         self._steady_passes: dict[tuple[tuple[BlockProgram, ...], int], list[_Listed]] = {}
         self._overlapped: dict[tuple[_Listed, _Listed, bool], Pass] = {}
+        self._beside_others: dict[tuple[BlockProgram, bool], BlockProgram] = {}
+        self._by_gathers: dict[object, BlockProgram] = {}
 
     def of(self, wanted: Iterable[Segment]) -> list[Pass]:
         """The passes of segments."""
@@ -96,6 +98,20 @@ class KnownPasses:
             if each is None:
                 each = known[segment] = self._of_segment(segment).alone
             found.append(each)
+        return found
+
+    def beside(self, program: BlockProgram, splits: bool) -> BlockProgram:
+        """The first of the blocks that stand beside others as this one does: these gather for it
+        in the same way, and it leaves them nothing to copy to the host. `splits` says whether there
+        are parts of backward passes."""
+        found = self._beside_others.get((program, splits))
+        if found is None:
+            found = program
+            if program.hosted is None:
+                every = [program.in_action(kind).gathers for kind in kinds_of_actions(splits)]
+                key = tuple([self._numbered(gathers) for gathers in every])
+                found = self._by_gathers.setdefault((splits, key), program)
+            self._beside_others[program, splits] = found
         return found
 
     def side_by_side(
@@ -167,16 +183,24 @@ class KnownPasses:
 
     def _content(self, ops: Composed, gathers: Iterable[Node]) -> _Content:
         """Equal for segments that differ in nothing but which values they have."""
-        nodes = ops.nodes
-        values = [*ops.handed]
+        kinds, numbers = self._numbered(ops.nodes, ops.handed, ops.handing)
+        return kinds, numbers, len(ops.handed), tuple(map(self._kind, gathers))
+
+    def _numbered(
+        self,
+        nodes: Sequence[Node],
+        handed: Iterable[Value] = (),
+        handing: Iterable[Value] = (),
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Kinds of nodes, and the values as numbers, in the order in which they occur."""
+        values = [*handed]
         for node in nodes:
             values += node.operands
             values += node.results
-        values += ops.handing
+        values += handing
         numbers: dict[Value, int] = {}
         numbered = tuple([numbers.setdefault(value, len(numbers)) for value in values])
-        kinds = tuple(map(self._kind, nodes))
-        return kinds, numbered, len(ops.handed), tuple(map(self._kind, gathers))
+        return tuple(map(self._kind, nodes)), numbered
 
     def _kind(self, node: Node) -> int:
         """The number of a kind of node. Nodes of one op on operands of the same types take equally

@@ -29,7 +29,8 @@ from distir.simulation.pricing.step_ends import KnownStepEnds
 
 _Place = tuple[BlockProgram | None, BlockProgram | None, BlockProgram | None, tuple[bool, bool]]
 """The blocks before and after a block in its stage, the one at the other end of the stage if the
-block is at an end, and the way in which stages are asked for (`KnownStageBlocks.of`)."""
+block is at an end, and the way in which stages are asked for (`KnownStageBlocks.of`). Of blocks
+that stand beside others alike (`KnownPasses.beside`) it names the first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +55,7 @@ class KnownStageBlocks:
         self._passes, self._ends = passes, ends
         self._overlaps_gradients = overlaps_gradients
         self._beside: dict[object, StageBlock] = {}
+        self._held_between: dict[object, BlockPasses] = {}
         self._between: dict[object, tuple[BlockPasses, BlockPasses]] = {}
         self._blocks: dict[object, StageBlock] = {}
         self._of_kinds: dict[tuple[tuple[StageBlock, ...], int], ActionPattern] = {}
@@ -66,13 +68,14 @@ class KnownStageBlocks:
         """The blocks of a stage. `splits` says whether they have the parts of backward passes;
         without `waits_for_gathers` passes find all gathered that they read."""
         known, way = self._beside, (splits, waits_for_gathers)
+        beside = [self._passes.beside(program, splits) for program, _ in chain]
         found: list[StageBlock] = []
         last = len(chain) - 1
         for place, own in enumerate(chain):
-            before = chain[place - 1][0] if place else None
-            behind = chain[place + 1][0] if place < last else None
+            before = beside[place - 1] if place else None
+            behind = beside[place + 1] if place < last else None
             # The other end of the stage, if the block is one.
-            other = chain[last][0] if not place else chain[0][0] if place == last else None
+            other = beside[last] if not place else beside[0] if place == last else None
             key = (own, before, behind, other, way)
             each = known.get(key)
             if each is None:
@@ -85,9 +88,54 @@ class KnownStageBlocks:
         program, away = own
         passes = self._between.get((program, place))
         if passes is None:
-            passes = self._between[program, place] = _passes(program, *place)
+            passes = self._between[program, place] = self._passes_at(program, *place)
         key = *passes, self._ends.of(program, away)
         return self._blocks.setdefault(key, StageBlock(*key))
+
+    def held(self, programs: Sequence[BlockProgram], *, splits: bool) -> tuple[BlockPasses, ...]:
+        """What the blocks of a stage add to passes that gather all they read themselves."""
+        beside = [self._passes.beside(program, splits) for program in programs]
+        around = zip((None, *beside[:-1]), programs, (*beside[1:], None), strict=True)
+        return tuple([self._held(own, before, behind, splits) for before, own, behind in around])
+
+    def _held(
+        self,
+        program: BlockProgram,
+        before: BlockProgram | None,
+        behind: BlockProgram | None,
+        splits: bool,
+    ) -> BlockPasses:
+        """What a block adds to passes that gather all they read themselves, at a `_Place`."""
+        key = program, before, behind, splits
+        found = self._held_between.get(key)
+        if found is None:
+            around = [
+                (program, kind, *_around(kind, before, behind)) for kind in kinds_of_actions(splits)
+            ]
+            found = self._held_between[key] = tuple([segment(*each) for each in around])
+        return found
+
+    def _passes_at(
+        self,
+        program: BlockProgram,
+        before: BlockProgram | None,
+        behind: BlockProgram | None,
+        other: BlockProgram | None,
+        way: tuple[bool, bool],
+    ) -> tuple[BlockPasses, BlockPasses]:
+        """What a block adds to passes, by which memory and by which time is counted, at a
+        `_Place`."""
+        splits, waits_for_gathers = way
+        held = self._held(program, before, behind, splits)
+        timed: list[Segment] = []
+        for steady in held:
+            first, last = _around(steady.kind, before, behind)
+            if first is None:
+                steady = at_beginning(steady)
+            if last is None and other is not None:
+                steady = at_end(steady, other)
+            timed.append(steady if waits_for_gathers else steady.without_gathers)
+        return held, tuple(timed)
 
     def in_action(
         self, blocks: Sequence[RepeatedBlocks[StageBlock]], kind: int
@@ -137,27 +185,11 @@ class KnownStageBlocks:
         return tuple([total((own, end.settling_seconds[kind])) for own, end in both])
 
 
-def _passes(
-    program: BlockProgram,
-    before: BlockProgram | None,
-    behind: BlockProgram | None,
-    other: BlockProgram | None,
-    way: tuple[bool, bool],
-) -> tuple[BlockPasses, BlockPasses]:
-    """What a block adds to passes, by which memory and by which time is counted, at a `_Place`."""
-    splits, waits_for_gathers = way
-    held: list[Segment] = []
-    timed: list[Segment] = []
-    for kind in kinds_of_actions(splits):
-        around = (behind, before) if is_reversed(kind) else (before, behind)
-        alone = steady = segment(program, kind, *around)
-        if around[0] is None:
-            steady = at_beginning(steady)
-        if around[1] is None and other is not None:
-            steady = at_end(steady, other)
-        held.append(alone)
-        timed.append(steady if waits_for_gathers else steady.without_gathers)
-    return tuple(held), tuple(timed)
+def _around(
+    kind: int, before: BlockProgram | None, behind: BlockProgram | None
+) -> tuple[BlockProgram | None, BlockProgram | None]:
+    """The blocks before and behind a block, in the order in which actions of a kind visit them."""
+    return (behind, before) if is_reversed(kind) else (before, behind)
 
 
 __all__ = ["KnownStageBlocks", "StageBlock"]

@@ -16,11 +16,7 @@ from distir.cost import CostModel
 from distir.cost.amounts import Amount, larger, smaller, total
 from distir.ir.core import Value
 from distir.plan import BlockProgram, Planner
-from distir.plan.passes import (
-    Segment,
-    block_passes,
-    segments,
-)
+from distir.plan.passes import BlockPasses, Segment, block_passes, segments
 from distir.schedules import (
     BACKWARD,
     COMPLETING,
@@ -90,6 +86,7 @@ class StagePricer:
         self._chains = chains or ChainScheduler(cast("HostBound", cost.host_bound_seconds))
         self._on_meshes: dict[object, _OnMesh] = {}
         self._latest: tuple[object, _OnMesh] | None = None
+        self._effects: dict[object, Mapping[int, MemoryEffect]] = {}
 
     def of_many(self, num_sizes: int) -> StagePricer:
         """A pricer for blocks whose sizes are arrays with one number for each of `num_sizes`
@@ -166,6 +163,8 @@ class StagePricer:
         self,
         programs: Sequence[BlockProgram],
         block_kinds: Sequence[int],
+        pricing: Pricing,
+        *,
         splits: bool,
         num_sizes: int = 1,
     ) -> BlockBytes:
@@ -177,14 +176,15 @@ class StagePricer:
         count = 1 + max(block_kinds)
         held = BlockBytes.empty(num_sizes, count, len(kinds_of_actions(splits)))
         left_by = (FORWARD, INPUT_PART) if splits else (FORWARD,)
+        among = partial(self._known(pricing).blocks.held, splits=splits)
         for kind in range(count):
             index = _typical(block_kinds, kind)
-            alone = self._memory_of(programs[index : index + 1], splits, left_by)
+            alone = self._memory_of(among(programs[index : index + 1]), left_by)
             held.state[:, kind] = state_bytes(self.workload, programs[index]).total
             held.after_forward[:, kind] = alone[FORWARD].delta
             if splits:
                 held.after_backward[:, kind] = alone[FORWARD].delta + alone[INPUT_PART].delta
-            beside = self._memory_of(programs[max(0, index - 1) : index + 2], splits)
+            beside = self._memory_of(among(programs[max(0, index - 1) : index + 2]))
             for cost_kind, effect in beside.items():
                 left = beside[FORWARD].delta if cost_kind == FORWARD else 0
                 held.passing[cost_kind][:, kind] = larger(effect.peak - left, 0)
@@ -234,15 +234,16 @@ class StagePricer:
         return state
 
     def _memory_of(
-        self,
-        programs: Sequence[BlockProgram],
-        splits: bool,
-        cost_kinds: Collection[int] | None = None,
-    ) -> dict[int, MemoryEffect]:
+        self, blocks: tuple[BlockPasses, ...], cost_kinds: tuple[int, ...] | None = None
+    ) -> Mapping[int, MemoryEffect]:
         """The effects of actions on memory in a stage with these blocks; of all actions or those of
         `cost_kinds`."""
-        blocks = [((passes,), 1) for passes in block_passes(programs, splits)]
-        return self._memory.stage(blocks, cost_kinds)
+        key = blocks, cost_kinds
+        found = self._effects.get(key)
+        if found is None:
+            chain = [((passes,), 1) for passes in blocks]
+            found = self._effects[key] = self._memory.stage(chain, cost_kinds)
+        return found
 
     def _settling(
         self, chain: BlockChain, cost: ChainCost, stage: UnpricedStage, cost_kind: int
