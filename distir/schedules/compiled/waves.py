@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from distir.schedules.compiled.compile import CompiledSchedule
 from distir.schedules.compiled.costs import (
@@ -60,9 +61,8 @@ class Channel:
     """Number of the link: there is one per pair of ranks and direction of the pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaveAction:
-    """An action in a wave."""
+class WaveAction(NamedTuple):
+    """An action in a wave. Schedules have many of them, so they are made as tuples are."""
 
     rank: int
     cost: int
@@ -382,5 +382,4 @@ class _Lockstep:
 
     def _repeated_action(self, action: WaveAction) -> WaveAction:
         last = self._completes(action.rank, action.cost)
-        return WaveAction(action.rank, action.cost, action.reads, action.read, action.sends,
-                          action.sent, first=False, last=last)  # fmt: skip
+        return action._replace(first=False, last=last)

@@ -145,9 +145,13 @@ class RefinedCuts:
         seconds `rounded[rows[i]]` (see `rounded_passes`) and the order `orders[which[i]]`."""
         first, case = distinct(rows * len(orders) + which)
         names: list[tuple[bytes, Order]] = []
+        known_names: dict[tuple[int, tuple[int, ...]], bytes] = {}
         for row, number in zip(map(int, rows[first]), map(int, which[first]), strict=True):
             order = _order(orders[number])
-            names.append((_name(rounded[row], order), order))
+            kinds = _occurring(order)
+            if (row, kinds) not in known_names:
+                known_names[row, kinds] = _name(rounded[row], kinds)
+            names.append((known_names[row, kinds], order))
         cases: list[int] = case.tolist()
         keys = [(*names[at], own) for at, own in zip(cases, bounds, strict=True)]
         known = list(map(self._known.get, keys))
@@ -193,16 +197,16 @@ class RefinedCuts:
         return found
 
 
-def _name(passes: Indices, order: Order) -> bytes:
+def _name(passes: Indices, occurring: tuple[int, ...]) -> bytes:
     """A name of what the passes of a plan take that occur in a schedule."""
-    own = passes * _occurring(order)[:, None]
+    own = passes * np.array(occurring)[:, None]
     return blake2b(own.astype(np.uint16).tobytes(), digest_size=NAME_BYTES).digest()
 
 
 @lru_cache(maxsize=1 << 10)
-def _occurring(order: Order) -> Indices:
+def _occurring(order: Order) -> tuple[int, ...]:
     """By cost kind whether a schedule has actions of it: 0 or 1."""
-    return np.sign(order.compiled.count_matrix.sum(axis=0))
+    return tuple(np.sign(order.compiled.count_matrix.sum(axis=0)).tolist())
 
 
 def _order(order: Order | None) -> Order:

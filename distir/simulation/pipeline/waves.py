@@ -173,6 +173,8 @@ class _Builder:
         self.cost_row = {cost: row for row, cost in enumerate(costs)}
         sent = sorted({each.sender[1] for each in waves.channels})
         self.sent_row = {cost: row for row, cost in enumerate(sent)}
+        self.sent_rows = [self.sent_row[each.sender[1]] for each in waves.channels]
+        self.links = [each.link for each in waves.channels]
         joined = compiled.stages * COST_KINDS  # cost numbers of overlapped pairs
         self.sending = [
             cost - BACKWARD + FORWARD if cost >= joined and cost % COST_KINDS == BACKWARD else cost
@@ -247,31 +249,27 @@ class _Builder:
         )
 
     def _wave(self, wave: Sequence[WaveAction], reads: int, sends: int) -> Wave:
-        channels = self.waves.channels
         readers = [turn for turn in wave if turn.reads >= 0]
         senders = [turn for turn in wave if turn.sends >= 0]
-        from_ = next((i for i, turn in enumerate(wave) if turn.sends >= 0), 0)
         return Wave(
-            ranks=_index(tuple(turn.rank for turn in wave)),
-            costs=_index(tuple(self.cost_row[turn.cost] for turn in wave)),
-            readers=_index(tuple(turn.rank for turn in readers)),
+            ranks=_index(tuple([turn.rank for turn in wave])),
+            costs=_index(tuple([self.cost_row[turn.cost] for turn in wave])),
+            readers=_index(tuple([turn.rank for turn in readers])),
             reading=len(readers),
             read=_next(reads, len(readers)),
-            read_costs=_index(
-                tuple(self.sent_row[channels[turn.reads].sender[1]] for turn in readers)
-            ),
-            senders=_index(tuple(turn.rank for turn in senders)),
-            sending=_next(from_, len(senders)),
+            read_costs=_index(tuple([self.sent_rows[turn.reads] for turn in readers])),
+            senders=_index(tuple([turn.rank for turn in senders])),
+            sending=_next(wave.index(senders[0]) if senders else 0, len(senders)),
             sent=_next(sends, len(senders)),
-            links=_index(tuple(channels[turn.sends].link for turn in senders)),
-            sent_costs=_index(
-                tuple(self.sent_row[channels[turn.sends].sender[1]] for turn in senders)
-            ),
-            first=tuple((i, turn.rank) for i, turn in enumerate(wave) if turn.first),
+            links=_index(tuple([self.links[turn.sends] for turn in senders])),
+            sent_costs=_index(tuple([self.sent_rows[turn.sends] for turn in senders])),
+            first=tuple([(i, turn.rank) for i, turn in enumerate(wave) if turn.first]),
             last=tuple(
-                (i, self.last_row[turn.rank, self.passes.stage(turn.cost)])
-                for i, turn in enumerate(wave)
-                if turn.last
+                [
+                    (i, self.last_row[turn.rank, self.passes.stage(turn.cost)])
+                    for i, turn in enumerate(wave)
+                    if turn.last
+                ]
             ),
         )
 
@@ -279,8 +277,12 @@ class _Builder:
 def _ordered(wave: Sequence[WaveAction]) -> list[WaveAction]:
     """The actions of a wave, ordered so that those that read come first and those that send stand
     side by side; then by rank."""
-    order = {(True, False): 0, (True, True): 1, (False, True): 2, (False, False): 3}
-    return sorted(wave, key=lambda turn: (order[turn.reads >= 0, turn.sends >= 0], turn.rank))
+    return sorted(wave, key=_order)
+
+
+def _order(turn: WaveAction) -> tuple[bool, bool, int]:
+    reads, sends = turn.reads >= 0, turn.sends >= 0
+    return not reads, sends == reads, turn.rank
 
 
 __all__ = [
