@@ -131,9 +131,9 @@ def _sizes(chain: BlockChain, num_sizes: int) -> Indices:
 _Waiting = tuple[Steps, Indices]
 """The steps that some chains have to come, and the numbers of these chains."""
 
-_Next = tuple[Pattern, bool, Start]
-"""What chains that go on together have in common: the next pattern, whether it comes once, and what
-the times of their states are times of."""
+_Next = tuple[Pattern, Start]
+"""What chains that go on together have in common: the next pattern, and what the times of their
+states are times of."""
 
 
 class _Queue:
@@ -148,7 +148,7 @@ class _Queue:
         """Adds chains whose states are times of `start`."""
         to_come: dict[_Next, int] = {}
         for steps, columns in chains:
-            following = steps.pattern, steps.is_single, start
+            following = steps.pattern, start
             self._waiting.setdefault(following, {}).setdefault(steps, []).append(columns)
             to_come[following] = max(steps.count, to_come.get(following, 0))
         for following, most in to_come.items():
@@ -200,8 +200,8 @@ class _Run:
 
     def columns(self) -> ChainColumns:
         """The costs of the chains of all descriptions."""
-        for (pattern, is_single, start), chains in self._queue:
-            self._go_on(pattern, start, chains, is_single=is_single)
+        for (pattern, start), chains in self._queue:
+            self._go_on(pattern, start, chains)
         return self._found()
 
     def _wait(self, start: Start, chains: Sequence[_Waiting]) -> None:
@@ -211,16 +211,17 @@ class _Run:
                 self._copies.begin(columns, self._counts[steps.repeated - 1, columns])
         self._queue.add(start, chains)
 
-    def _go_on(
-        self, pattern: Pattern, start: Start, chains: Sequence[_Waiting], *, is_single: bool
-    ) -> None:
+    def _go_on(self, pattern: Pattern, start: Start, chains: Sequence[_Waiting]) -> None:
         """Schedules the next step of chains, or a copy of it."""
         columns = np.concatenate([own for _, own in chains])
         widths = [len(own) for _, own in chains]
         sizes = self._sizes[columns] + np.repeat([steps.first for steps, _ in chains], widths)
         before = self._progress.of(columns, start)
         after, lengths = after_pattern(before, pattern, sizes, self._exact, self._bound)
-        if not is_single:
+        single = [own for steps, own in chains if steps.is_single]
+        if len(single) < len(chains):
+            if single:
+                self._copies.begin(np.concatenate(single), 1.0)
             after, left = self._copies.after(columns, before, after, pattern, lengths, self._bound)
             chains, going = _parted(chains, left)
             self._queue.add(after.start, going)

@@ -34,7 +34,7 @@ class ManyCopies:
         """The change of times by the copy before, of shape (times, chains); NaN if there was none,
         or if times changed that may not drift."""
 
-    def begin(self, chains: Indices, counts: Floats) -> None:
+    def begin(self, chains: Indices, counts: Floats | float) -> None:
         """Some chains begin a pattern with so many copies."""
         self._left[chains] = counts
         self._change[:, chains] = np.nan

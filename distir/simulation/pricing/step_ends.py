@@ -32,9 +32,11 @@ class KnownStepEnds:
     def _made(self, program: BlockProgram, away: ChargedElsewhere) -> StepEnd:
         workload, pricing = self._workload, self._pricing
         elements = program.trained_elements(without=away.held)
+        added, late = away.added, away.added_late
+        whole = pricing.buckets(program, added)
         buckets = {
-            BACKWARD: pricing.buckets(program, away.added),
-            WEIGHT_PART: pricing.buckets(program, away.added_late),
+            BACKWARD: whole,
+            WEIGHT_PART: whole if late == added else pricing.buckets(program, late),
         }
         refresh = pricing.refresh(program, away.held)
         return StepEnd(
@@ -46,7 +48,7 @@ class KnownStepEnds:
             else 0.0,
             sum(each.seconds for each in refresh),
             host_seconds(refresh),
-            state_bytes(workload, program, away.held, away.added),
+            state_bytes(workload, program, away.held, added),
         )
 
 
