@@ -24,14 +24,13 @@ from distir.simulation.pricing.stage_table import NAMES, ROW
 _Kinds = NDArray[np.uint8]
 """Sets of cost kinds: the sums of all `1 << kind`."""
 
-LONG = 2
-"""Patterns with at least this many copies are priced together, whatever their numbers of copies:
-they have a first and a last copy."""
+_Form = tuple[tuple[int, ...], ...]
+"""The patterns of blocks of a stage, however often each of them comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AlikeRows:
-    """Rows whose stages differ only in the numbers of copies of their long patterns."""
+    """Rows whose stages differ only in the numbers of copies of their patterns."""
 
     rows: Indices
     """Their numbers."""
@@ -95,15 +94,12 @@ class PassRows:
         """What is to be priced."""
         return [stage for _, stage in self._stages]
 
-    def _add(self, form: NumberedBlocks, alike: _AlikeRows) -> None:
-        """Adds the stages of rows that differ only in the numbers of copies of their long patterns:
-        as one if it can be priced so, else as several."""
+    def _add(self, form: _Form, alike: _AlikeRows) -> None:
+        """Adds the stages of rows that differ only in the numbers of copies of their patterns: as
+        one if it can be priced so, else as several."""
         blocks = [
-            (
-                tuple([self._blocks[number] for number in pattern]),
-                alike.counts[place] if count == LONG else count,
-            )
-            for place, (pattern, count) in enumerate(form)
+            (tuple([self._blocks[number] for number in pattern]), counts)
+            for pattern, counts in zip(form, alike.counts, strict=True)
         ]
         wanted = int(np.bitwise_or.reduce(alike.cost_kinds))
         cost_kinds = [kind for kind in range(COST_KINDS) if wanted >> kind & 1]
@@ -173,13 +169,12 @@ class PassRows:
         return values
 
 
-def _by_form(stages: Sequence[NumberedBlocks]) -> dict[NumberedBlocks, list[int]]:
+def _by_form(stages: Sequence[NumberedBlocks]) -> dict[_Form, list[int]]:
     """The numbers of stages by what they have in common if they differ only in the numbers of
-    copies of long patterns."""
-    found: dict[NumberedBlocks, list[int]] = {}
+    copies of patterns."""
+    found: dict[_Form, list[int]] = {}
     for number, blocks in enumerate(stages):
-        form = tuple([(pattern, min(count, LONG)) for pattern, count in blocks])
-        found.setdefault(form, []).append(number)
+        found.setdefault(tuple([pattern for pattern, _ in blocks]), []).append(number)
     return found
 
 

@@ -77,9 +77,10 @@ def mapped(
     """A chain with the results of a function in place of its blocks.
 
     The function gets consecutive blocks and returns a result for each. A result may depend on the
-    blocks directly before and after its block, but on no others. So the function is asked about at
-    most three copies of each pattern: the first, one in between, and the last. Where numbers of
-    copies are arrays of at least 2, those in between may be none in some stages.
+    block directly before its block and on the one directly after it, on each by itself, and on no
+    others. So the function is asked about at most three copies of each pattern: the first, one in
+    between, and the last. Those in between may be none in some stages. Raises `Uneven` where some
+    stages have one copy and others several, unless all copies are alike.
     """
     copies = [min(_most(count), 3) for _, count in chain]
     short = [
@@ -96,6 +97,7 @@ def mapped(
         if few > 1 and patterns.count(patterns[0]) == few:
             made.append((patterns[0], count))
         else:
+            require_even(count - 1)
             made += zip(patterns, [1, count - 2, 1] if few == 3 else [1] * few, strict=True)
     return joined(made)
 
