@@ -21,6 +21,9 @@ class KnownStepEnds:
     def __init__(self, workload: Workload, pricing: Pricing) -> None:
         self._workload, self._pricing = workload, pricing
         self._known: dict[tuple[BlockProgram, ChargedElsewhere], StepEnd] = {}
+        self._known_buckets: dict[
+            tuple[BlockProgram, tuple[int, ...]], tuple[Instruction, ...]
+        ] = {}
 
     def of(self, program: BlockProgram, away: ChargedElsewhere) -> StepEnd:
         """What follows a block's last backward pass, without the parameters `away`."""
@@ -32,11 +35,9 @@ class KnownStepEnds:
     def _made(self, program: BlockProgram, away: ChargedElsewhere) -> StepEnd:
         workload, pricing = self._workload, self._pricing
         elements = program.trained_elements(without=away.held)
-        added, late = away.added, away.added_late
-        whole = pricing.buckets(program, added)
         buckets = {
-            BACKWARD: whole,
-            WEIGHT_PART: whole if late == added else pricing.buckets(program, late),
+            BACKWARD: self._buckets(program, away.added),
+            WEIGHT_PART: self._buckets(program, away.added_late),
         }
         refresh = pricing.refresh(program, away.held)
         return StepEnd(
@@ -48,8 +49,17 @@ class KnownStepEnds:
             else 0.0,
             sum(each.seconds for each in refresh),
             host_seconds(refresh),
-            state_bytes(workload, program, away.held, added),
+            state_bytes(workload, program, away.held, away.added),
         )
+
+    def _buckets(self, program: BlockProgram, without: tuple[int, ...]) -> tuple[Instruction, ...]:
+        """What settles a block's gradients, but for those at the positions `without`; in most
+        blocks these do not depend on which actions come last, nor on who stores parameters."""
+        found = self._known_buckets.get((program, without))
+        if found is None:
+            found = self._pricing.buckets(program, without)
+            self._known_buckets[program, without] = found
+        return found
 
 
 def host_seconds(instructions: Iterable[Instruction]) -> float:
