@@ -36,7 +36,7 @@ GROWTH = 8
 MOST_PROGRAMS = 32
 """Stretches of shared programs in a chunk: where nearly every strategy has a program of its own, as
 among axis lists, few strategies take as long as very many do elsewhere."""
-SHARES = 12
+SHARES = 8
 """The number of chunks that a large space has at least: processes share them, and two processes
 over a million strategies stay below 1 GiB."""
 LAST_SHARES = 32
