@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distir.arrays import Indices
 from distir.simulation.pricing.repeats import (
     RepeatedBlocks,
     Uneven,
@@ -71,6 +72,49 @@ def test_patterns_with_many_numbers_of_copies_are_mapped_together() -> None:
     (first, _), (inner, counts), (last, _) = mapped([(("a",), np.array([3.0, 5.0]))], beside)
     assert (first, inner, last) == (("<a>a",), ("a<a>a",), ("a<a>",))
     assert counts.tolist() == [1.0, 3.0]
+
+
+def ends(blocks: Sequence[str]) -> list[str]:
+    """Every block, and whether it has neighbours."""
+    last = len(blocks) - 1
+    return [f"{place > 0}<{each}>{place < last}" for place, each in enumerate(blocks)]
+
+
+several = st.lists(
+    st.tuples(patterns, st.lists(st.integers(1, 5), min_size=3, max_size=3)), min_size=1, max_size=3
+)
+
+
+@given(several, st.sampled_from([beside, ends]))
+def test_stages_are_mapped_together_as_each_alone(
+    parts: list[tuple[list[str], list[int]]],
+    function: Callable[[Sequence[str]], list[str]],
+) -> None:
+    def check(stages: Indices) -> None:
+        together = [(tuple(own), np.array(counts, np.float64)[stages]) for own, counts in parts]
+        try:
+            found = mapped(together, function)
+        except Uneven as uneven:
+            assert 0 < uneven.where.sum() < len(stages)
+            check(stages[uneven.where])
+            check(stages[~uneven.where])
+            return
+        for place in range(len(stages)):
+            alone, mapped_alone = (
+                unrolled([(own, int(np.broadcast_to(n, len(stages))[place])) for own, n in chain])
+                for chain in (together, found)
+            )
+            assert mapped_alone == function(alone)
+
+    check(np.arange(3))
+
+
+def test_stages_with_one_copy_and_with_several_are_together_where_all_copies_are_alike() -> None:
+    counts = np.array([1.0, 4.0])
+    assert [(own, n.tolist()) for own, n in mapped([(("a",), counts)], list)] == [(("a",), [1, 4])]
+    with pytest.raises(Uneven) as found:
+        mapped([(("a",), counts)], beside)
+    assert found.value.where.tolist() == [False, True]
 
 
 def test_equal_patterns_in_a_row_are_one() -> None:
