@@ -95,7 +95,6 @@ def test_stages_are_mapped_together_as_each_alone(
         try:
             found = mapped(together, function)
         except Uneven as uneven:
-            assert 0 < uneven.where.sum() < len(stages)
             check(stages[uneven.where])
             check(stages[~uneven.where])
             return
