@@ -220,7 +220,7 @@ class _Run:
         after, lengths = after_pattern(before, pattern, sizes, self._exact, self._bound)
         single = [own for steps, own in chains if steps.is_single]
         if len(single) < len(chains):
-            if single:
+            if single:  # one copy each, beside chains with several
                 self._copies.begin(np.concatenate(single), 1.0)
             after, left = self._copies.after(columns, before, after, pattern, lengths, self._bound)
             chains, going = _parted(chains, left)

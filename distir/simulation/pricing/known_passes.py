@@ -101,9 +101,9 @@ class KnownPasses:
         return found
 
     def beside(self, program: BlockProgram, splits: bool) -> BlockProgram:
-        """The first of the blocks that stand beside others as this one does: these gather for it
-        in the same way, and it leaves them nothing to copy to the host. `splits` says whether there
-        are parts of backward passes."""
+        """The block itself, or the first one that may stand for it beside others: what these gather
+        ahead for both is equal, and neither leaves them anything to copy to the host. `splits` says
+        whether there are parts of backward passes."""
         found = self._beside_others.get((program, splits))
         if found is None:
             found = program

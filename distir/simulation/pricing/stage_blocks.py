@@ -54,7 +54,7 @@ class KnownStageBlocks:
         the end."""
         self._passes, self._ends = passes, ends
         self._overlaps_gradients = overlaps_gradients
-        self._beside: dict[object, StageBlock] = {}
+        self._placed: dict[object, StageBlock] = {}
         self._held_between: dict[object, BlockPasses] = {}
         self._between: dict[object, tuple[BlockPasses, BlockPasses]] = {}
         self._blocks: dict[object, StageBlock] = {}
@@ -67,7 +67,7 @@ class KnownStageBlocks:
     ) -> list[StageBlock]:
         """The blocks of a stage. `splits` says whether they have the parts of backward passes;
         without `waits_for_gathers` passes find all gathered that they read."""
-        known, way = self._beside, (splits, waits_for_gathers)
+        known, way = self._placed, (splits, waits_for_gathers)
         beside = [self._passes.beside(program, splits) for program, _ in chain]
         found: list[StageBlock] = []
         last = len(chain) - 1
