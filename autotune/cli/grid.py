@@ -93,9 +93,11 @@ def execute(arguments: argparse.Namespace) -> int:
             shown: int = getattr(arguments, "top", SHOWN)
             report = partial(_report, problem, objective, found, shown)
             page = partial(_page, problem, objective, found)
-    output.write(plain, report)
-    with output.working():  # a report takes a while, in which nothing else should be lost
-        write_report(arguments, page)
+    try:
+        output.write(plain, report)
+    finally:  # a page takes a while, and is written even if nobody reads stdout
+        with output.working():
+            write_report(arguments, page)
     if found is not None and file is not None:
         count = found.evaluated
         note(f"wrote {count:,} strategies to {file}" if count else f"nothing to write to {file}")

@@ -184,10 +184,12 @@ def execute(arguments: argparse.Namespace) -> int:
         if is_written(arguments):
             _write_best(arguments, problem, result)
     plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
-    output.write(plain, lambda: _recorded(result))
-    with output.working():  # a report takes a while, in which nothing else should be lost
-        launch_command = None if done is None else done.emission.files.command
-        write_report(arguments, partial(_page, result), launch_command)
+    try:
+        output.write(plain, lambda: _recorded(result))
+    finally:  # a page takes a while, and is written even if nobody reads stdout
+        with output.working():
+            launch_command = None if done is None else done.emission.files.command
+            write_report(arguments, partial(_page, result), launch_command)
     if failed is not None:
         raise failed
     tracking = result.tracking

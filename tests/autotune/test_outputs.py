@@ -207,6 +207,22 @@ def test_a_result_is_written_though_nobody_reads_the_report(tmp_path: Path) -> N
     assert json.loads((tmp_path / "result.json").read_text())["feasible"]
 
 
+@pytest.mark.slow(seconds=8)
+@pytest.mark.parametrize("argv", [("run", "--trials", "1", "--no-tracking"), ("grid",)])
+def test_a_page_is_written_though_nobody_reads_the_report(
+    argv: Sequence[str], tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = _run([*argv, *GRID[1:], "--report", "page.html"], cwd=tmp_path, stdout=writing)
+    finally:
+        os.close(writing)
+    assert ended.returncode == 1
+    assert "stdout cannot be written" in ended.stderr
+    assert "</html>" in (tmp_path / "page.html").read_text()
+
+
 def test_an_option_without_a_value_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     status, error = said([*GRID, "--space=--"], capsys)
     assert status == 2
