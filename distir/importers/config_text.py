@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import distir.importers.config  # noqa: F401  (registers the families)
 from distir.errors import ImportModelError
-from distir.importers.config import ACTIVATION_NAMES, MODEL_TYPES, Fields
+from distir.importers.config_fields import ACTIVATION_NAMES, MODEL_TYPES, Fields
+from distir.models.experts import Experts
 from distir.models.transformer import TransformerConfig
 
 Written = dict[str, Any]
@@ -70,7 +72,16 @@ def _llama(config: TransformerConfig) -> Written:
         "rope_theta": config.rotary_base,
         "attention_bias": config.output_bias,
         "mlp_bias": config.ffn_bias,
+        "attention_dropout": config.attention_dropout or None,
     }
+
+
+def _phi3(config: TransformerConfig) -> Written:
+    return {**_llama(config), "partial_rotary_factor": config.rotary_fraction}
+
+
+def _gemma(config: TransformerConfig) -> Written:
+    return {**_llama(config), "hidden_activation": _ACTIVATIONS.get(config.activation)}
 
 
 def _mixtral(config: TransformerConfig) -> Written:
@@ -99,6 +110,13 @@ def _qwen_moe(config: TransformerConfig) -> Written:
     }
 
 
+def _olmoe(config: TransformerConfig) -> Written:
+    experts = config.experts
+    if experts is None:
+        return {}
+    return {**_qwen_moe(config), "intermediate_size": experts.ffn}
+
+
 def _deepseek_v2(config: TransformerConfig) -> Written:
     return _deepseek(config, corrected=False)
 
@@ -112,26 +130,43 @@ def _deepseek(config: TransformerConfig, corrected: bool) -> Written:
     experts, latent = config.experts, config.latent
     if experts is None or latent is None or experts.corrected != corrected:
         return {}
-    grouped = "group_limited_greedy" if experts.groups > 1 else "greedy"
     return {
         **_llama(config),
+        **_deepseek_experts(experts),
         "head_dim": None,
+        "q_lora_rank": latent.query_rank or None,
+        "kv_lora_rank": latent.key_rank,
+        "qk_nope_head_dim": latent.plain_dim,
+        "qk_rope_head_dim": latent.rotary_dim,
+        "v_head_dim": latent.value_dim,
+    }
+
+
+def _deepseek_experts(experts: Experts) -> Written:
+    grouped = "group_limited_greedy" if experts.groups > 1 else "greedy"
+    return {
         "n_routed_experts": experts.count,
         "num_experts_per_tok": experts.top_k,
         "moe_intermediate_size": experts.ffn,
         "scoring_func": experts.scoring,
         "norm_topk_prob": experts.normalized,
         "routed_scaling_factor": experts.scale,
-        "topk_method": "noaux_tc" if corrected else grouped,
+        "topk_method": "noaux_tc" if experts.corrected else grouped,
         "n_shared_experts": experts.shared_ffn // experts.ffn,
         "first_k_dense_replace": experts.dense_layers,
         "n_group": experts.groups,
         "topk_group": experts.chosen_groups,
-        "q_lora_rank": latent.query_rank or None,
-        "kv_lora_rank": latent.key_rank,
-        "qk_nope_head_dim": latent.plain_dim,
-        "qk_rope_head_dim": latent.rotary_dim,
-        "v_head_dim": latent.value_dim,
+    }
+
+
+def _glm4_moe(config: TransformerConfig) -> Written:
+    if config.experts is None:
+        return {}
+    return {
+        **_phi3(config),
+        **_deepseek_experts(config.experts),
+        "attention_bias": config.qkv_bias,
+        "use_qk_norm": config.qk_norm,
     }
 
 
@@ -154,6 +189,76 @@ def _gpt2(config: TransformerConfig) -> Written:
         "tie_word_embeddings": config.tied_embeddings,
         "embd_pdrop": config.dropout,
         **dict(_dropout(config, "resid_pdrop", "attn_pdrop")),
+    }
+
+
+def _gpt_bigcode(config: TransformerConfig) -> Written:
+    return {**_gpt2(config), "multi_query": config.num_kv_heads == 1}
+
+
+def _gptj(config: TransformerConfig) -> Written:
+    return {**_gpt2(config), "rotary_dim": round(config.rotary_fraction * config.depth)}
+
+
+def _decoder(config: TransformerConfig) -> Written:
+    return {
+        **_usual(config),
+        "num_key_value_heads": config.num_kv_heads,
+        "rope_theta": config.rotary_base,
+        "layer_norm_eps": config.norm_epsilon,
+    }
+
+
+def _phi(config: TransformerConfig) -> Written:
+    return {
+        **_decoder(config),
+        "partial_rotary_factor": config.rotary_fraction,
+        **dict(_dropout(config, "resid_pdrop", "attention_dropout")),
+    }
+
+
+def _starcoder2(config: TransformerConfig) -> Written:
+    return {
+        **_decoder(config),
+        "norm_epsilon": config.norm_epsilon,
+        "use_bias": config.ffn_bias,
+        **dict(_dropout(config, "residual_dropout", "attention_dropout")),
+    }
+
+
+def _stablelm(config: TransformerConfig) -> Written:
+    return {
+        **_phi(config),
+        "use_qkv_bias": config.qkv_bias,
+        "use_parallel_residual": config.parallel,
+        **dict(_dropout(config, "hidden_dropout", "attention_dropout")),
+    }
+
+
+def _cohere(config: TransformerConfig) -> Written:
+    return {
+        **_decoder(config),
+        "attention_bias": config.qkv_bias,
+        "attention_dropout": config.attention_dropout or None,
+    }
+
+
+def _falcon(config: TransformerConfig) -> Written:
+    kv_heads, two_norms = config.num_kv_heads, config.parallel and not config.shared_norm
+    return {
+        **_usual(config),
+        "new_decoder_architecture": two_norms or kv_heads not in (1, config.heads),
+        "num_kv_heads": kv_heads,
+        "multi_query": kv_heads == 1,
+        "num_ln_in_parallel_attn": 2 if two_norms else 1,
+        "ffn_hidden_size": config.ffn_width,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "parallel_attn": config.parallel,
+        "rope_theta": config.rotary_base,
+        "activation": _ACTIVATIONS.get(config.activation),
+        "bias": config.ffn_bias,
+        "alibi": False,
+        **dict(_dropout(config, "hidden_dropout", "attention_dropout")),
     }
 
 
@@ -195,19 +300,57 @@ def _bert(config: TransformerConfig) -> Written:
     }
 
 
+def _roberta(config: TransformerConfig) -> Written:
+    return {
+        **_bert(config),
+        "max_position_embeddings": config.sequence_length + config.position_offset,
+        "pad_token_id": config.position_offset - 1,
+    }
+
+
+def _distilbert(config: TransformerConfig) -> Written:
+    return {
+        "n_layers": config.layers,
+        "dim": config.hidden,
+        "n_heads": config.heads,
+        "hidden_dim": config.ffn_width,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.sequence_length,
+        "activation": _ACTIVATIONS.get(config.activation),
+        "tie_word_embeddings": config.tied_embeddings,
+        **dict(_dropout(config, "dropout", "attention_dropout")),
+    }
+
+
 FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "llama": _llama,
     "qwen2": _llama,
     "qwen3": _llama,
+    "phi3": _phi3,
+    "gemma": _gemma,
+    "gemma2": _gemma,
+    "gemma3_text": _gemma,
+    "olmo2": _llama,
     "mixtral": _mixtral,
     "qwen2_moe": _qwen_moe,
     "qwen3_moe": _qwen_moe,
+    "olmoe": _olmoe,
+    "glm4_moe": _glm4_moe,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
     "gpt2": _gpt2,
+    "gpt_bigcode": _gpt_bigcode,
+    "gptj": _gptj,
+    "phi": _phi,
+    "starcoder2": _starcoder2,
+    "stablelm": _stablelm,
+    "cohere": _cohere,
+    "falcon": _falcon,
     "gpt_neox": _gpt_neox,
     "opt": _opt,
+    "distilbert": _distilbert,
     "bert": _bert,
+    "roberta": _roberta,
 }
 """By `model_type` its fields for a configuration, which they may fail to describe."""
 

@@ -49,14 +49,17 @@ def gated_feed_forward(
     return linear(builder, inner, f"{name}.down", x.type.shape[-1], bias=bias)
 
 
-def normalize(builder: Builder, x: Value, name: str, norm: Norm, epsilon: float) -> Value:
-    """A norm over the last dim, with a trained scale, and a trained bias if it is a layer norm."""
+def normalize(
+    builder: Builder, x: Value, name: str, norm: Norm, epsilon: float, *, bias: bool = True
+) -> Value:
+    """A norm over the last dim, with a trained scale, and a trained bias if it is a layer norm that
+    has one."""
     width = x.type.shape[-1:]
     scale = builder.parameter(f"{name}.weight", width)
     if norm == "rms":
         return builder.add(RMSNormalization(epsilon=epsilon), x, scale)
-    bias = builder.parameter(f"{name}.bias", width)
-    return builder.add(LayerNormalization(epsilon=epsilon), x, scale, bias)
+    operands = (scale, builder.parameter(f"{name}.bias", width)) if bias else (scale,)
+    return builder.add(LayerNormalization(epsilon=epsilon), x, *operands)
 
 
 def embed(builder: Builder, ids: Value, table: Value) -> Value:

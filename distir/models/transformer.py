@@ -1,5 +1,5 @@
-"""Transformers with one stack of layers: GPT-2 and GPT-3, LLaMA, Mistral and Mixtral, Qwen,
-DeepSeek, OPT, GPT-NeoX, BERT.
+"""Transformers with one stack of layers: GPT-2 and GPT-3, LLaMA, Mistral and Mixtral, Qwen, Gemma,
+DeepSeek, OPT, GPT-NeoX, Falcon, BERT and others.
 
 One configuration describes them all; parameters and the order of ops are those of the originals.
 """
@@ -33,7 +33,7 @@ from distir.models.sizes import check_sizes
 from distir.ops.arithmetic import Add
 from distir.ops.attention import causal_mask
 from distir.ops.linalg import MatMul
-from distir.ops.tensor import Split, Transpose
+from distir.ops.tensor import Scale, Split, Transpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +61,26 @@ class TransformerConfig:
 
     norm: Norm = "layer"
     norm_epsilon: float = 1e-5
+    norm_bias: bool = True
+    """Whether layer norms have biases."""
     norm_first: bool = True
     """Whether norms stand before attention and feed-forward, and one at the end; otherwise they
-    stand behind each sum."""
+    stand behind each sum, unless `part_norms` says where."""
+    part_norms: bool = False
+    """Whether the results of attention and feed-forward are normalized before they are added, and
+    the sum at the end: in place of norms behind each sum, or beside those before (Gemma 2)."""
     embedding_norm: bool = False
     """Whether the embeddings are normalized."""
     qk_norm: bool = False
     """Whether every head of queries and keys is normalized."""
+    qk_norm_joint: bool = False
+    """Whether it is all heads of queries, and of keys, together that are normalized (OLMo 2)."""
     parallel: bool = False
     """Whether attention and feed-forward read the same input, and both are added to it."""
+    shared_norm: bool = False
+    """Whether they share one norm of it."""
+    embedding_scale: float = 1.0
+    """Factor of token embeddings (Gemma)."""
 
     learned_positions: bool = True
     position_offset: int = 0
@@ -129,6 +140,18 @@ class TransformerConfig:
         )
         self._require(
             self.norm_epsilon >= 0, f"norm_epsilon is {self.norm_epsilon}; expected at least 0"
+        )
+        self._require(
+            not self.parallel or not self.part_norms, "part_norms and parallel exclude each other"
+        )
+        self._require(self.parallel or not self.shared_norm, "shared_norm needs parallel")
+        self._require(
+            not self.qk_norm or not self.qk_norm_joint,
+            "qk_norm and qk_norm_joint exclude each other",
+        )
+        self._require(
+            self.embedding_scale > 0,
+            f"embedding_scale is {self.embedding_scale}; expected above 0",
         )
         self._require(self.rotary_base > 0, f"rotary_base is {self.rotary_base}; expected above 0")
         for part in (self.dropout, self.attention_dropout or 0.0, self.inner_dropout):
@@ -282,7 +305,7 @@ def add_layers(
         own = replace(config, experts=None) if layer < dense else config
         x = _layer(builder, own, x, f"layers.{layer}", shared)
     builder.origin = "head"
-    return _norm(builder, config, x, "norm") if config.norm_first else x
+    return _norm(builder, config, x, "norm") if config.norm_first or config.part_norms else x
 
 
 def _embedding(builder: Builder, config: TransformerConfig, ids: Value, tokens: Value) -> Value:
@@ -291,6 +314,8 @@ def _embedding(builder: Builder, config: TransformerConfig, ids: Value, tokens: 
     builder.origin = "embedding"
     length = ids.type.shape[1]
     x = embed(builder, ids, tokens)
+    if config.embedding_scale != 1:
+        x = builder.add(Scale(config.embedding_scale), x)
     if config.learned_positions:
         rows = config.sequence_length + config.position_offset
         table = builder.parameter("embedding.position.weight", (rows, config.hidden))
@@ -341,11 +366,14 @@ def _layer(
         return builder.add(Add(), x, y)
 
     if config.parallel:
-        branches = attention(norm(x, "attention")), feed_forward(norm(x, "ffn"))
+        read = norm(x, "attention")
+        branches = attention(read), feed_forward(read if config.shared_norm else norm(x, "ffn"))
         return add(add(*branches), x)
-    if config.norm_first:
-        x = add(x, attention(norm(x, "attention")))
-        return add(x, feed_forward(norm(x, "ffn")))
+    if config.norm_first or config.part_norms:
+        for part, run in (("attention", attention), ("ffn", feed_forward)):
+            y = run(norm(x, part) if config.norm_first else x)
+            x = add(x, norm(y, f"{part}_output") if config.part_norms else y)
+        return x
     x = norm(add(x, attention(x)), "attention")
     return norm(add(x, feed_forward(x)), "ffn")
 
@@ -402,6 +430,9 @@ def _queries_keys_values(
         query = linear(builder, x, f"{name}.query", heads * depth, bias=bias)
         key = linear(builder, x, f"{name}.key", kv_heads * depth, bias=bias)
         value = linear(builder, x, f"{name}.value", kv_heads * depth, bias=bias)
+    if config.qk_norm_joint:
+        query = _norm(builder, config, query, f"{name}.query_norm")
+        key = _norm(builder, config, key, f"{name}.key_norm")
     query = split_heads(builder, query, heads)
     key = split_heads(builder, key, kv_heads)
     if config.qk_norm:
@@ -429,7 +460,7 @@ def _feed_forward(builder: Builder, config: TransformerConfig, x: Value, name: s
 
 
 def _norm(builder: Builder, config: TransformerConfig, x: Value, name: str) -> Value:
-    return normalize(builder, x, name, config.norm, config.norm_epsilon)
+    return normalize(builder, x, name, config.norm, config.norm_epsilon, bias=config.norm_bias)
 
 
 def _head(builder: Builder, config: TransformerConfig, x: Value, tokens: Value) -> Value:

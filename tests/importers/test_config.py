@@ -13,6 +13,7 @@ import pytest
 from distir import Workload, load_model
 from distir.errors import ImportModelError
 from distir.importers.config import read_config
+from distir.importers.config_text import config_text
 from distir.models import TransformerConfig, find_model
 
 GPT2 = {
@@ -153,6 +154,205 @@ BERT = {
     "max_position_embeddings": 512,
 }
 
+GEMMA: dict[str, Any] = {
+    "model_type": "gemma",
+    "num_hidden_layers": 18,
+    "hidden_size": 2048,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "intermediate_size": 16384,
+    "vocab_size": 256000,
+    "max_position_embeddings": 8192,
+}
+GEMMA2: dict[str, Any] = {
+    **GEMMA,
+    "model_type": "gemma2",
+    "num_hidden_layers": 42,
+    "hidden_size": 3584,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+GEMMA3: dict[str, Any] = {
+    **GEMMA,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 26,
+    "hidden_size": 1152,
+    "num_attention_heads": 4,
+    "intermediate_size": 6912,
+    "vocab_size": 262144,
+}
+PHI3 = {
+    "model_type": "phi3",
+    "num_hidden_layers": 32,
+    "hidden_size": 3072,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 8192,
+    "vocab_size": 32064,
+    "max_position_embeddings": 4096,
+    "partial_rotary_factor": 0.75,
+}
+OLMO2 = {
+    "model_type": "olmo2",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 100352,
+    "max_position_embeddings": 4096,
+}
+OLMOE = {
+    **OLMO2,
+    "model_type": "olmoe",
+    "num_hidden_layers": 16,
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "intermediate_size": 1024,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "vocab_size": 50304,
+}
+GLM4_MOE = {
+    "model_type": "glm4_moe",
+    "num_hidden_layers": 46,
+    "hidden_size": 4096,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "attention_bias": True,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "vocab_size": 151552,
+    "max_position_embeddings": 131072,
+}
+PHI2 = {
+    "model_type": "phi",
+    "num_hidden_layers": 32,
+    "hidden_size": 2560,
+    "num_attention_heads": 32,
+    "intermediate_size": 10240,
+    "vocab_size": 51200,
+    "max_position_embeddings": 2048,
+    "partial_rotary_factor": 0.4,
+}
+GPTJ = {
+    "model_type": "gptj",
+    "n_layer": 28,
+    "n_embd": 4096,
+    "n_head": 16,
+    "n_positions": 2048,
+    "rotary_dim": 64,
+    "vocab_size": 50400,
+    "tie_word_embeddings": False,
+}
+FALCON = {
+    "model_type": "falcon",
+    "num_hidden_layers": 32,
+    "hidden_size": 4544,
+    "num_attention_heads": 71,
+    "vocab_size": 65024,
+    "multi_query": True,
+    "parallel_attn": True,
+    "alibi": False,
+    "bias": False,
+}
+FALCON_40B = {
+    **FALCON,
+    "num_hidden_layers": 60,
+    "hidden_size": 8192,
+    "num_attention_heads": 128,
+    "num_kv_heads": 8,
+    "new_decoder_architecture": True,
+}
+STARCODER = {
+    "model_type": "gpt_bigcode",
+    "n_layer": 40,
+    "n_embd": 6144,
+    "n_inner": 24576,
+    "n_head": 48,
+    "n_positions": 8192,
+    "vocab_size": 49152,
+    "multi_query": True,
+}
+STARCODER2 = {
+    "model_type": "starcoder2",
+    "num_hidden_layers": 30,
+    "hidden_size": 3072,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 2,
+    "intermediate_size": 12288,
+    "vocab_size": 49152,
+    "max_position_embeddings": 16384,
+}
+STABLELM2 = {
+    "model_type": "stablelm",
+    "num_hidden_layers": 24,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 5632,
+    "use_qkv_bias": True,
+    "vocab_size": 100352,
+    "max_position_embeddings": 4096,
+}
+COMMAND_R = {
+    "model_type": "cohere",
+    "num_hidden_layers": 40,
+    "hidden_size": 8192,
+    "num_attention_heads": 64,
+    "intermediate_size": 22528,
+    "vocab_size": 256000,
+    "max_position_embeddings": 8192,
+    "logit_scale": 0.0625,
+}
+ROBERTA = {
+    **BERT,
+    "model_type": "roberta",
+    "vocab_size": 50265,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+}
+DISTILBERT = {
+    "model_type": "distilbert",
+    "n_layers": 6,
+    "dim": 768,
+    "n_heads": 12,
+    "hidden_dim": 3072,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+}
+FURTHER: list[tuple[dict[str, Any], int]] = [
+    (GEMMA, 2_506_172_416),  # gemma-2b
+    (GEMMA2, 9_241_705_984),  # gemma-2-9b
+    (GEMMA3, 999_885_952),  # gemma-3-1b
+    (PHI3, 3_821_079_552),  # Phi-3-mini
+    (OLMO2, 7_298_617_344),  # OLMo-2-7B
+    (OLMOE, 6_919_161_856),  # OLMoE-1B-7B
+    (GLM4_MOE, 106_852_251_264),  # GLM-4.5-Air
+    (PHI2, 2_779_683_840),  # phi-2
+    (GPTJ, 6_050_882_784),  # gpt-j-6b
+    (FALCON, 6_921_720_704),  # falcon-7b
+    (FALCON_40B, 41_303_293_952),  # falcon-40b
+    (STARCODER, 15_517_456_384),  # starcoder
+    (STARCODER2, 3_030_371_328),  # starcoder2-3b
+    (STABLELM2, 1_644_515_328),  # stablelm-2-1_6b
+    (COMMAND_R, 34_980_831_232),  # c4ai-command-r
+    (ROBERTA, 124_697_433),  # roberta-base, with the head for masked words
+    (DISTILBERT, 66_985_530),  # distilbert-base, the same
+]
+"""Published sizes with the parameters of their checkpoints, as transformers 5.24 counts them."""
+
 
 def write(folder: Path, content: object) -> Path:
     path = folder / "config.json"
@@ -215,6 +415,8 @@ def test_a_published_config_gives_the_experts_of_the_zoo(
             {**DEEPSEEK_V3, "attention_bias": True},
             671_026_419_200 + 61 * (1536 + (512 + 64) + 7168),
         ),
+        ({**DEEPSEEK_V3, "model_type": "kimi_k2"}, 671_026_419_200),
+        *FURTHER,
     ],
 )
 def test_families_have_the_parameters_of_their_checkpoints(
@@ -222,6 +424,23 @@ def test_families_have_the_parameters_of_their_checkpoints(
 ) -> None:
     function = read_config(write(tmp_path, content)).build(2, 24)
     assert sum(value.type.num_elements for value in function.parameters) == parameters
+
+
+@pytest.mark.parametrize(("content", "parameters"), FURTHER)
+def test_a_family_is_written_as_a_model_with_the_same_parameters(
+    tmp_path: Path, content: dict[str, Any], parameters: int
+) -> None:
+    found = read_config(write(tmp_path, content))
+    text = config_text(found)
+    assert text is not None
+    again = read_config(write(tmp_path, text))
+    # What a file leaves to others is stated in what is written.
+    stated = {each: getattr(again, each) for each in ("kv_heads", "head_dim", "ffn", "notes")}
+    assert again == replace(found, **stated, attention_dropout=again.attention_dropout)
+    for size in ("num_kv_heads", "depth", "ffn_width"):
+        assert getattr(again, size) == getattr(found, size)
+    assert json.loads(text)["model_type"] == content["model_type"]
+    assert sum(value.type.num_elements for value in again.build(2, 24).parameters) == parameters
 
 
 def test_newer_files_keep_the_rotary_base_in_a_table(tmp_path: Path) -> None:

@@ -225,7 +225,8 @@ def transformers(draw: st.DrawFn) -> Function:
     """All that the zoo's one configuration can say, small."""
     kv_heads = draw(st.sampled_from([1, 2, 4]))
     fused_qkv = draw(st.booleans()) and kv_heads == 4
-    learned = draw(st.booleans())
+    learned, parallel = draw(st.booleans()), draw(st.booleans())
+    qk_norm = draw(st.sampled_from(["none", "heads", "joint"]))
     config = TransformerConfig(
         name="small",
         layers=draw(st.integers(1, 5)),
@@ -236,9 +237,14 @@ def transformers(draw: st.DrawFn) -> Function:
         vocabulary=draw(st.sampled_from([29, 60])),
         sequence_length=16,
         norm=draw(st.sampled_from(["layer", "rms"])),
+        norm_bias=draw(st.booleans()),
         norm_first=draw(st.booleans()),
-        qk_norm=draw(st.booleans()),
-        parallel=draw(st.booleans()),
+        part_norms=draw(st.booleans()) and not parallel,
+        qk_norm=qk_norm == "heads",
+        qk_norm_joint=qk_norm == "joint",
+        parallel=parallel,
+        shared_norm=draw(st.booleans()) and parallel,
+        embedding_scale=draw(st.sampled_from([1.0, 5.5])),
         learned_positions=learned,
         rotary_fraction=draw(st.sampled_from([0.0, 0.5, 1.0])),
         activation=draw(st.sampled_from(["gelu", "relu", "silu"])),

@@ -404,8 +404,12 @@ def unstated(facts: Facts) -> str | None:
     """What of a model these options cannot say; None if they say all of it."""
     usual: dict[str, tuple[Any, ...]] = {
         "causal": (True,),
+        "norm_bias": (True,),
         "norm_first": (True,),
+        "part_norms": (False,),
         "parallel": (False,),
+        "qk_norm_joint": (False,),
+        "embedding_scale": (1.0,),
         "embedding_norm": (False,),
         "segments": (0,),
         "head_transform": (False,),

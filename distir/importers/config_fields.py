@@ -1,0 +1,158 @@
+"""The fields of a Hugging Face `config.json`, and what reads those of a family of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TypeVar, cast
+
+from distir.errors import ImportModelError, shown
+from distir.models.layers import Activation
+from distir.models.transformer import TransformerConfig
+from distir.registry import Registry
+
+T = TypeVar("T", int, float, bool, str)
+
+ACTIVATION_NAMES: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Hugging Face's names of activation functions."""
+
+MODEL_TYPES: Registry[Callable[[str, Fields], TransformerConfig]] = Registry("model_type")
+"""Per `model_type`, a function from a name and the fields of the file to a configuration."""
+
+
+class Fields:
+    """Typed access to the fields of a file. A field without a default must be there; `null` counts
+    as absent. Methods raise `ImportModelError` if a field is missing or has another type."""
+
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
+        self._values = values
+        self._where = where
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A whole number."""
+        return self._get(name, int, "a whole number", default)
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A whole number of at least 1. The default may be 0, for what is decided elsewhere."""
+        value = self.integer(name, default)
+        if value < 1 and self._values.get(name) is not None:
+            raise self.error(f"field {name!r} is {value}; expected a whole number of at least 1")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A number."""
+        value = self._values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+            return float(value)
+        return self._get(name, float, "a number", default)
+
+    def epsilon(self, name: str, default: float | None = None) -> float:
+        """What a norm adds to a variance: a number of at least 0."""
+        value = self.number(name, default)
+        if value < 0:
+            raise self.error(f"field {name!r} is {value}; expected a number of at least 0")
+        return value
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """True or false."""
+        return self._get(name, bool, "true or false", default)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        return self._get(name, str, "a string", default)
+
+    def choice(self, name: str, known: Collection[str], default: str) -> str:
+        """One of the known strings."""
+        found = self.text(name, default)
+        if found not in known:
+            raise self.error(f"{name} is {shown(found)}; known are {', '.join(sorted(known))}")
+        return found
+
+    def only(self, name: str, value: object) -> None:
+        """Refuses another value than the one that is known; a field may be absent."""
+        found = self._values.get(name)
+        if found is not None and found != value:
+            raise self.error(
+                f"{name} is {shown(found)}, which is not supported (only {shown(value)} is); an "
+                "ONNX export of the model works"
+            )
+
+    def activation(self, name: str, default: str) -> Activation:
+        """One of the activations known here."""
+        return ACTIVATION_NAMES[self.choice(name, ACTIVATION_NAMES, default)]
+
+    def has(self, name: str) -> bool:
+        """Whether a field is there and is not empty, zero or false."""
+        return bool(self._values.get(name))
+
+    def table(self, name: str) -> Fields:
+        """The fields of an object inside the file; none if it is absent."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.error(f"field {name!r} is {shown(value)}; expected an object")
+        return Fields(cast("Mapping[str, object]", value or {}), f"{self._where}, {name}")
+
+    def error(self, message: str) -> ImportModelError:
+        """An error that names the file."""
+        return ImportModelError(f"{self._where}: {message}")
+
+    def _get(self, name: str, kind: type[T], expected: str, default: T | None) -> T:
+        value = self._values.get(name)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            raise self.error(f"field {name!r} is missing; expected {expected}")
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise self.error(f"field {name!r} is {shown(value)}; expected {expected}")
+        return value
+
+
+def dropping(
+    config: TransformerConfig,
+    fields: Fields,
+    hidden: tuple[str, float],
+    attention: tuple[str, float],
+) -> TransformerConfig:
+    """The configuration with dropout as two fields of the file say, each given as (name, default):
+    after layers (`hidden`), and of attention weights."""
+    dropout, of_weights = fields.number(*hidden), fields.number(*attention)
+    same = dropout == of_weights
+    return replace(config, dropout=dropout, attention_dropout=None if same else of_weights)
+
+
+def rotary_base(fields: Fields, name: str) -> float:
+    """The base of rotary embedding, which newer files have in `rope_parameters`."""
+    return fields.number(name, fields.table("rope_parameters").number("rope_theta", 10000.0))
+
+
+def rotary_fraction(fields: Fields, name: str, default: float) -> float:
+    """The fraction of heads that is rotated, which newer files have in `rope_parameters`."""
+    newer = fields.table("rope_parameters").number("partial_rotary_factor", default)
+    return fields.number(name, newer)
+
+
+def window_notes(fields: Fields) -> tuple[str, ...]:
+    """What is told of a window that attention has, if the file states one."""
+    window = fields.integer("sliding_window", 0)
+    if not window or not fields.flag("use_sliding_window", True):
+        return ()
+    return (f"attention reads the whole sequence; the model's window of {window:,} is not applied",)
+
+
+__all__ = [
+    "ACTIVATION_NAMES",
+    "MODEL_TYPES",
+    "Fields",
+    "dropping",
+    "rotary_base",
+    "rotary_fraction",
+    "window_notes",
+]
