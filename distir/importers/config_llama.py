@@ -1,5 +1,5 @@
 """`config.json` of LLaMA and of families that came of it, with RMS norms and gated feed-forward
-parts: Mistral, Mixtral, Qwen, Gemma, Phi-3, OLMo, GLM, DeepSeek."""
+parts: Mistral, Mixtral, GPT-OSS, Qwen, Gemma, Phi-3, OLMo, GLM, DeepSeek."""
 
 from __future__ import annotations
 
@@ -126,6 +126,31 @@ def _mixtral(name: str, fields: Fields) -> TransformerConfig:
             top_k=fields.count("num_experts_per_tok"),
             ffn=fields.count("intermediate_size"),
         ),
+    )
+
+
+@MODEL_TYPES.register("gpt_oss")
+def _gpt_oss(name: str, fields: Fields) -> TransformerConfig:
+    """Of the scores of experts those of the chosen ones alone go through the softmax, which is the
+    same as to make their weights add up to 1."""
+    base = _llama(name, fields)
+    bias = fields.flag("attention_bias", True)
+    notes = ["attention has no sinks, of which each head of the model has one"]
+    if fields.number("swiglu_limit", 7.0):
+        notes.append("activations have no limit; the model's swiglu_limit is not applied")
+    experts = Experts(
+        count=fields.count("num_local_experts"),
+        top_k=fields.count("num_experts_per_tok", fields.integer("experts_per_token", 4)),
+        ffn=fields.count("intermediate_size"),
+        biases=True,
+    )
+    return replace(
+        base,
+        norm_epsilon=fields.epsilon("rms_norm_eps", 1e-5),
+        qkv_bias=bias,
+        output_bias=bias,
+        experts=experts,
+        notes=(*base.notes, *notes),
     )
 
 

@@ -332,6 +332,7 @@ FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "gemma3_text": _gemma,
     "olmo2": _llama,
     "mixtral": _mixtral,
+    "gpt_oss": _mixtral,
     "qwen2_moe": _qwen_moe,
     "qwen3_moe": _qwen_moe,
     "olmoe": _olmoe,

@@ -39,6 +39,8 @@ class Experts:
     corrected: bool = False
     """Whether a bias per expert is added to the scores that experts are chosen by, though not to
     their weights (Wang et al. 2024); no gradient reaches it."""
+    biases: bool = False
+    """Whether the router and the products of experts have biases."""
     shared_ffn: int = 0
     """Width of a shared expert, which every token goes through; 0: there is none."""
     shared_gate: bool = False
@@ -107,16 +109,21 @@ def mixture(
     how = experts.top_k, experts.imbalance
     slots = builder.add(Dispatch(*how, groups=groups[0], chosen=groups[1]), x, mask)
 
-    def product(x: Value, part: str, inner: int, outer: int) -> Value:
+    def product(x: Value, part: str, inner: int, outer: int, share: Value | None = None) -> Value:
+        """A product of each expert, and its bias, of which each token gets its share."""
         weight = builder.parameter(f"{name}.experts.{part}.weight", (experts.count, inner, outer))
-        return builder.add(Einsum("becn,enm->becm"), x, weight)
+        y = builder.add(Einsum("becn,enm->becm"), x, weight)
+        if not experts.biases:
+            return y
+        bias = builder.parameter(f"{name}.experts.{part}.bias", (experts.count, 1, outer))
+        return builder.add(Add(), y, bias if share is None else builder.add(Mul(), share, bias))
 
     first = product(slots, "gate" if gated else "up", hidden, experts.ffn)
     inner = builder.add(ACTIVATIONS[activation], first)
     if gated:
         inner = builder.add(Mul(), inner, product(slots, "up", hidden, experts.ffn))
     share = builder.add(DispatchWeights(*how), weights, mask)
-    y = product(builder.add(Mul(), inner, share), "down", experts.ffn, hidden)
+    y = product(builder.add(Mul(), inner, share), "down", experts.ffn, hidden, share)
     y = builder.add(Combine(*how, *groups), y, mask)
     if not experts.shared_ffn:
         return y
@@ -126,7 +133,7 @@ def mixture(
 def _route(builder: Builder, x: Value, name: str, experts: Experts) -> tuple[Value, Value]:
     """Whether each token goes to each expert, and its weight there: `[batch, sequence, experts]`
     each."""
-    logits = linear(builder, x, name, experts.count, bias=False)
+    logits = linear(builder, x, name, experts.count, bias=experts.biases)
     scores = builder.add(Softmax() if experts.scoring == "softmax" else Sigmoid(), logits)
     chosen_by = scores
     if experts.corrected:

@@ -217,6 +217,22 @@ OLMOE = {
     "num_experts_per_tok": 8,
     "vocab_size": 50304,
 }
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "num_hidden_layers": 24,
+    "hidden_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "attention_bias": True,
+    "intermediate_size": 2880,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+}
 GLM4_MOE = {
     "model_type": "glm4_moe",
     "num_hidden_layers": 46,
@@ -339,6 +355,7 @@ FURTHER: list[tuple[dict[str, Any], int]] = [
     (PHI3, 3_821_079_552),  # Phi-3-mini
     (OLMO2, 7_298_617_344),  # OLMo-2-7B
     (OLMOE, 6_919_161_856),  # OLMoE-1B-7B
+    (GPT_OSS, 20_914_757_184 - 24 * 64),  # gpt-oss-20b, without the sinks of heads
     (GLM4_MOE, 106_852_251_264),  # GLM-4.5-Air
     (PHI2, 2_779_683_840),  # phi-2
     (GPTJ, 6_050_882_784),  # gpt-j-6b

@@ -275,6 +275,7 @@ def mixtures(draw: st.DrawFn) -> Function:
         normalized=draw(st.booleans()),
         scale=draw(st.sampled_from([1.0, 2.5])),
         corrected=draw(st.booleans()),
+        biases=draw(st.booleans()),
         shared_ffn=draw(st.sampled_from([0, 12])),
         shared_gate=draw(st.booleans()),
         dense_layers=draw(st.integers(0, 2)),

@@ -422,6 +422,8 @@ def unstated(facts: Facts) -> str | None:
     for name, known in usual.items():
         if facts[_m(name)] not in known:
             return f"{name} = {facts[_m(name)]}"
+    if facts.get(_m("experts.biases")):
+        return "biases of experts and their router"
     gated, activation = facts[_m("gated")], facts[_m("activation")]
     if (gated and activation != "silu") or (not gated and activation not in ("gelu", "gelu_tanh")):
         return f"activation = {activation}, {'gated' if gated else 'not gated'}"
