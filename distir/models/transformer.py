@@ -6,7 +6,7 @@ One configuration describes them all; parameters and the order of ops are those 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from distir.errors import ImportModelError
 from distir.ir import Builder, DType, Function, Value
@@ -36,7 +36,7 @@ from distir.ops.linalg import MatMul
 from distir.ops.tensor import Scale, Split, Transpose
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TransformerConfig:
     """Sizes and choices of a transformer. The defaults are GPT-2's."""
 
@@ -161,6 +161,12 @@ class TransformerConfig:
             self._require(
                 0 < top_k < count, f"{top_k} of {count} experts per token; expected fewer than all"
             )
+
+    def __repr__(self) -> str:
+        """What is not as in GPT-2: all that there is would fill a screen."""
+        values = ((each, getattr(self, each.name)) for each in fields(self))
+        stated = [f"{each.name}={value!r}" for each, value in values if value != each.default]
+        return f"TransformerConfig({', '.join(stated)})"
 
     def _require(self, holds: bool, message: str) -> None:
         if not holds:

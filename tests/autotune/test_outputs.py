@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_line_and_leaves_old_files_alone(inputs: Path) -> Non
 @pytest.mark.not_quick
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
-    "argv", [("models",), ("models", "--json", "-"), (*SIMULATE, "--json", "-")]
+    "argv", [("models",), ("models", "--json", "-"), (*SIMULATE, "--json", "-", "--quiet")]
 )
 def test_a_full_stdout_is_one_line(argv: Sequence[str], tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
