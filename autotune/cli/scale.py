@@ -53,13 +53,15 @@ def execute(arguments: argparse.Namespace) -> int:
         check_format(plot)
     with output.working():
         scaling = _scaled(arguments)
-    output.write(scaling.to_dict(), lambda: scaling)
-    if plot is not None:
-        from autotune.reports.scaling import draw_scaling
+    try:
+        output.write(scaling.to_dict(), lambda: scaling)
+    finally:  # an interrupt loses nothing that was found, nor is the plot lost with stdout
+        if plot is not None:
+            from autotune.reports.scaling import draw_scaling
 
-        with output.working():  # an interrupt loses nothing that was found
-            draw_scaling(scaling, plot)
-        note(f"wrote {plot}")
+            with output.working():
+                draw_scaling(scaling, plot)
+            note(f"wrote {plot}")
     return INTERRUPTED if scaling.left else 0
 
 

@@ -23,6 +23,7 @@ _ONLY: Mapping[str, object] = {
     "layer_norm_elementwise_affine": True,
     "position_embedding_type": "absolute",
     "pruned_heads": {},
+    "is_causal": True,
     "_remove_final_layer_norm": False,
 }
 """Options that change the layers of a model, and the value that models here are built for."""
@@ -33,6 +34,9 @@ _LEFT_OUT: Mapping[str, str] = {
     "reorder_and_upcast_attn": "attention is computed in the type of its operands",
 }
 """Options that only change how layers are run, and what is done where they are set."""
+
+_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")
+"""Ends of the names of classes that have the head which models here have."""
 
 
 def read_config(path: str | Path) -> TransformerConfig:
@@ -60,7 +64,15 @@ def read_config(path: str | Path) -> TransformerConfig:
         for option, done in _LEFT_OUT.items()
         if fields.has(option)
     )
-    return replace(config, notes=(*config.notes, *left_out))
+    return replace(config, notes=(*config.notes, *left_out, *_head_notes(fields)))
+
+
+def _head_notes(fields: Fields) -> tuple[str, ...]:
+    """What is told of a file whose model has another head, such as a classifier."""
+    classes = fields.texts("architectures")
+    if not classes or any(each.endswith(_LANGUAGE_MODELS) for each in classes):
+        return ()
+    return (f"the head is that of a language model, where the file says {classes[0]}",)
 
 
 def _read_object(file: Path) -> Mapping[str, object]:

@@ -63,4 +63,7 @@ def _distilbert(name: str, fields: Fields) -> TransformerConfig:
         activation=fields.activation("activation", "gelu"),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
     )
-    return dropping(config, fields, ("dropout", 0.1), ("attention_dropout", 0.1))
+    config = dropping(config, fields, ("dropout", 0.1), ("attention_dropout", 0.1))
+    if not config.dropout:
+        return config
+    return replace(config, notes=("what attention gives is dropped, too, unlike in the model",))

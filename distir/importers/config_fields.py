@@ -85,6 +85,15 @@ class Fields:
                 "ONNX export of the model works"
             )
 
+    def texts(self, name: str) -> list[str]:
+        """The strings of a list; none if it is absent."""
+        value = self._values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.error(f"field {name!r} is {shown(value)}; expected a list")
+        return [each for each in cast("list[object]", value) if isinstance(each, str)]
+
     def activation(self, name: str, default: str) -> Activation:
         """One of the activations known here."""
         return ACTIVATION_NAMES[self.choice(name, ACTIVATION_NAMES, default)]
@@ -120,12 +129,18 @@ def dropping(
     fields: Fields,
     hidden: tuple[str, float],
     attention: tuple[str, float],
+    embedding: tuple[str, float] | None = None,
 ) -> TransformerConfig:
-    """The configuration with dropout as two fields of the file say, each given as (name, default):
-    after layers (`hidden`), and of attention weights."""
+    """The configuration with dropout as fields of the file say, each given as (name, default):
+    after layers (`hidden`), and of attention weights. The embedding drops as layers do, which is
+    told where the file says otherwise."""
     dropout, of_weights = fields.number(*hidden), fields.number(*attention)
     same = dropout == of_weights
-    return replace(config, dropout=dropout, attention_dropout=None if same else of_weights)
+    config = replace(config, dropout=dropout, attention_dropout=None if same else of_weights)
+    if embedding is None or fields.number(*embedding) == dropout:
+        return config
+    note = f"the embedding drops {dropout:g}, as layers do; the model's {embedding[0]} is not"
+    return replace(config, notes=(*config.notes, f"{note} applied"))
 
 
 def rotary_base(fields: Fields, name: str) -> float:

@@ -18,6 +18,11 @@ from distir.models.transformer import TransformerConfig
 
 @MODEL_TYPES.register("gpt2")
 def _gpt2(name: str, fields: Fields) -> TransformerConfig:
+    return _like_gpt2(name, fields, dropout=0.1)
+
+
+def _like_gpt2(name: str, fields: Fields, dropout: float) -> TransformerConfig:
+    """`dropout` is what a file means that says nothing of it."""
     config = TransformerConfig(
         name=name,
         layers=fields.count("n_layer"),
@@ -30,12 +35,14 @@ def _gpt2(name: str, fields: Fields) -> TransformerConfig:
         activation=fields.activation("activation_function", "gelu_new"),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
     )
-    config = dropping(config, fields, ("resid_pdrop", 0.1), ("attn_pdrop", 0.1))
-    of_embedding = fields.number("embd_pdrop", config.dropout)
-    if of_embedding == config.dropout:
-        return config
-    note = f"the embedding drops {config.dropout:g}, as layers do; the model's embd_pdrop is not"
-    return replace(config, notes=(f"{note} applied",))
+    of_layers = fields.number("resid_pdrop", dropout)
+    return dropping(
+        config,
+        fields,
+        ("resid_pdrop", dropout),
+        ("attn_pdrop", dropout),
+        ("embd_pdrop", of_layers),
+    )
 
 
 @MODEL_TYPES.register("gpt_bigcode")
@@ -51,13 +58,16 @@ def _gpt_bigcode(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("gptj")
 def _gptj(name: str, fields: Fields) -> TransformerConfig:
-    config = _gpt2(name, fields)
+    config = _like_gpt2(name, fields, dropout=0.0)
+    rotated = fields.count("rotary_dim", 64)
+    if rotated > config.depth:
+        raise fields.error(f"rotary_dim is {rotated}; expected at most a head's {config.depth}")
     return replace(
         config,
         parallel=True,
         shared_norm=True,
         learned_positions=False,
-        rotary_fraction=fields.count("rotary_dim", 64) / config.depth,
+        rotary_fraction=rotated / config.depth,
         fused_qkv=False,
         qkv_bias=False,
         output_bias=False,
@@ -99,7 +109,9 @@ def _phi(name: str, fields: Fields) -> TransformerConfig:
         tied_embeddings=fields.flag("tie_word_embeddings", False),
         head_bias=True,
     )
-    return dropping(config, fields, ("resid_pdrop", 0.0), ("attention_dropout", 0.0))
+    of_embedding = ("embd_pdrop", 0.0)
+    layers, weights = ("resid_pdrop", 0.0), ("attention_dropout", 0.0)
+    return dropping(config, fields, layers, weights, of_embedding)
 
 
 @MODEL_TYPES.register("starcoder2")
@@ -115,7 +127,9 @@ def _starcoder2(name: str, fields: Fields) -> TransformerConfig:
         tied_embeddings=fields.flag("tie_word_embeddings", True),
         notes=window_notes(fields),
     )
-    return dropping(config, fields, ("residual_dropout", 0.0), ("attention_dropout", 0.0))
+    of_embedding = ("embedding_dropout", 0.0)
+    layers, weights = ("residual_dropout", 0.0), ("attention_dropout", 0.0)
+    return dropping(config, fields, layers, weights, of_embedding)
 
 
 @MODEL_TYPES.register("stablelm")

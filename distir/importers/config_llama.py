@@ -9,6 +9,7 @@ from dataclasses import replace
 from distir.importers.config_fields import (
     MODEL_TYPES,
     Fields,
+    dropping,
     rotary_base,
     rotary_fraction,
     window_notes,
@@ -25,6 +26,11 @@ scores that are corrected by how much experts were chosen."""
 @MODEL_TYPES.register("llama")
 @MODEL_TYPES.register("mistral")
 def _llama(name: str, fields: Fields) -> TransformerConfig:
+    return _like_llama(name, fields)
+
+
+def _like_llama(name: str, fields: Fields, head_dim: int = 0) -> TransformerConfig:
+    """`head_dim` is what a file means that says nothing of it; 0: the width over the heads."""
     heads = fields.count("num_attention_heads")
     base = llama_config(
         name,
@@ -32,7 +38,7 @@ def _llama(name: str, fields: Fields) -> TransformerConfig:
         hidden=fields.count("hidden_size"),
         heads=heads,
         kv_heads=fields.count("num_key_value_heads", heads),
-        head_dim=fields.count("head_dim", 0),
+        head_dim=fields.count("head_dim", head_dim),
         ffn=fields.count("intermediate_size"),
         vocabulary=fields.count("vocab_size"),
         sequence_length=fields.count("max_position_embeddings"),
@@ -54,27 +60,34 @@ def _llama(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("qwen2")
 def _qwen2(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("mlp_bias", False)
     return replace(_llama(name, fields), qkv_bias=True)
 
 
 @MODEL_TYPES.register("qwen3")
 def _qwen3(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("mlp_bias", False)
     return replace(_llama(name, fields), qk_norm=True)
 
 
 @MODEL_TYPES.register("phi3")
 def _phi3(name: str, fields: Fields) -> TransformerConfig:
+    for option in ("attention_bias", "mlp_bias"):
+        fields.only(option, False)
     part = rotary_fraction(fields, "partial_rotary_factor", 1.0)
-    return replace(_llama(name, fields), rotary_fraction=part)
+    config = replace(_llama(name, fields), rotary_fraction=part)
+    layers, weights = ("resid_pdrop", 0.0), ("attention_dropout", 0.0)
+    return dropping(config, fields, layers, weights, ("embd_pdrop", 0.0))
 
 
 @MODEL_TYPES.register("gemma")
 def _gemma(name: str, fields: Fields) -> TransformerConfig:
     """Gemma's norms scale by 1 plus their weights, which are as many."""
-    base = _llama(name, fields)
+    fields.only("mlp_bias", False)
+    base = _like_llama(name, fields, head_dim=256)
     return replace(
         base,
-        head_dim=fields.count("head_dim", 256),
+        causal=not fields.flag("use_bidirectional_attention", False),
         activation=fields.activation("hidden_activation", "gelu_pytorch_tanh"),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
         embedding_scale=math.sqrt(base.hidden),
@@ -100,6 +113,7 @@ def _gemma3(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("olmo2")
 def _olmo2(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("mlp_bias", False)
     base = replace(_llama(name, fields), norm_first=False, part_norms=True, qk_norm_joint=True)
     return replace(base, norm_epsilon=fields.epsilon("rms_norm_eps", 1e-5))
 
@@ -119,6 +133,7 @@ def _olmoe(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("mixtral")
 def _mixtral(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("attention_bias", False)
     return replace(
         _llama(name, fields),
         experts=Experts(
@@ -215,7 +230,16 @@ def _deepseek(name: str, fields: Fields, *, scoring: str, choosing: str) -> Tran
     return replace(base, experts=experts, latent=latent, notes=notes)
 
 
-def _deepseek_experts(fields: Fields, *, scoring: str, choosing: str) -> Experts:
+def _deepseek_experts(
+    fields: Fields,
+    *,
+    scoring: str,
+    choosing: str,
+    normalized: bool = False,
+    shared: int = 0,
+    dense: int = 0,
+) -> Experts:
+    """The mixture, with what a file means that leaves fields out."""
     choosing = fields.choice("topk_method", _WAYS_TO_CHOOSE, choosing)
     scoring = fields.choice("scoring_func", ("sigmoid", "softmax"), scoring)
     corrected, grouped = choosing == "noaux_tc", choosing != "greedy"
@@ -225,11 +249,11 @@ def _deepseek_experts(fields: Fields, *, scoring: str, choosing: str) -> Experts
         top_k=fields.count("num_experts_per_tok"),
         ffn=width,
         scoring="sigmoid" if scoring == "sigmoid" else "softmax",
-        normalized=fields.flag("norm_topk_prob", False),
+        normalized=fields.flag("norm_topk_prob", normalized),
         scale=fields.number("routed_scaling_factor", 1.0),
         corrected=corrected,
-        shared_ffn=width * fields.integer("n_shared_experts", 0),
-        dense_layers=fields.integer("first_k_dense_replace", 0),
+        shared_ffn=width * fields.integer("n_shared_experts", shared),
+        dense_layers=fields.integer("first_k_dense_replace", dense),
         groups=fields.count("n_group", 1) if grouped else 1,
         chosen_groups=fields.count("topk_group", 1) if grouped else 1,
         group_best=2 if corrected else 1,
@@ -242,8 +266,14 @@ def _prediction_notes(fields: Fields) -> tuple[str, ...]:
     return ("layers that predict further tokens (num_nextn_predict_layers) are left out",)
 
 
+_OF_GLM = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+"""How GLM's routers score and choose, which its files need not say."""
+
+
 @MODEL_TYPES.register("glm4_moe")
 def _glm4_moe(name: str, fields: Fields) -> TransformerConfig:
+    for option, value in (("mlp_bias", False), *_OF_GLM.items()):
+        fields.only(option, value)
     base = _llama(name, fields)
     return replace(
         base,
@@ -251,6 +281,8 @@ def _glm4_moe(name: str, fields: Fields) -> TransformerConfig:
         rotary_fraction=rotary_fraction(fields, "partial_rotary_factor", 0.5),
         output_bias=False,
         qk_norm=fields.flag("use_qk_norm", False),
-        experts=_deepseek_experts(fields, scoring="sigmoid", choosing="noaux_tc"),
+        experts=_deepseek_experts(
+            fields, scoring="sigmoid", choosing="noaux_tc", normalized=True, shared=1, dense=1
+        ),
         notes=(*base.notes, *_prediction_notes(fields)),
     )

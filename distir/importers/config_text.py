@@ -77,11 +77,28 @@ def _llama(config: TransformerConfig) -> Written:
 
 
 def _phi3(config: TransformerConfig) -> Written:
-    return {**_llama(config), "partial_rotary_factor": config.rotary_fraction}
+    return {
+        **_llama(config),
+        "partial_rotary_factor": config.rotary_fraction,
+        "embd_pdrop": config.dropout,
+        **dict(_dropout(config, "resid_pdrop", "attention_dropout")),
+    }
 
 
 def _gemma(config: TransformerConfig) -> Written:
-    return {**_llama(config), "hidden_activation": _ACTIVATIONS.get(config.activation)}
+    return {
+        **_llama(config),
+        "hidden_activation": _fused(config),
+        "use_bidirectional_attention": None if config.causal else True,
+    }
+
+
+def _fused(config: TransformerConfig) -> str | None:
+    """The activation as families name it that compute GELU's tanh in one op, where GPT-2 has
+    several."""
+    if config.activation == "gelu_tanh":
+        return "gelu_pytorch_tanh"
+    return _ACTIVATIONS.get(config.activation)
 
 
 def _mixtral(config: TransformerConfig) -> Written:
@@ -163,8 +180,9 @@ def _glm4_moe(config: TransformerConfig) -> Written:
     if config.experts is None:
         return {}
     return {
-        **_phi3(config),
+        **_llama(config),
         **_deepseek_experts(config.experts),
+        "partial_rotary_factor": config.rotary_fraction,
         "attention_bias": config.qkv_bias,
         "use_qk_norm": config.qk_norm,
     }
@@ -193,7 +211,11 @@ def _gpt2(config: TransformerConfig) -> Written:
 
 
 def _gpt_bigcode(config: TransformerConfig) -> Written:
-    return {**_gpt2(config), "multi_query": config.num_kv_heads == 1}
+    return {
+        **_gpt2(config),
+        "activation_function": _fused(config),
+        "multi_query": config.num_kv_heads == 1,
+    }
 
 
 def _gptj(config: TransformerConfig) -> Written:
@@ -213,6 +235,7 @@ def _phi(config: TransformerConfig) -> Written:
     return {
         **_decoder(config),
         "partial_rotary_factor": config.rotary_fraction,
+        "embd_pdrop": config.dropout,
         **dict(_dropout(config, "resid_pdrop", "attention_dropout")),
     }
 
@@ -220,6 +243,8 @@ def _phi(config: TransformerConfig) -> Written:
 def _starcoder2(config: TransformerConfig) -> Written:
     return {
         **_decoder(config),
+        "hidden_act": _fused(config),
+        "embedding_dropout": config.dropout,
         "norm_epsilon": config.norm_epsilon,
         "use_bias": config.ffn_bias,
         **dict(_dropout(config, "residual_dropout", "attention_dropout")),

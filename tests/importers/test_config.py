@@ -482,6 +482,15 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
             {**GPT2, "resid_pdrop": 0.1, "embd_pdrop": 0.0},
             "the embedding drops 0.1, as layers do; the model's embd_pdrop is not applied",
         ),
+        ({**PHI2, "resid_pdrop": 0.1}, "the model's embd_pdrop is not applied"),
+        ({**PHI3, "embd_pdrop": 0.1}, "the embedding drops 0, as layers do"),
+        ({**STARCODER2, "residual_dropout": 0.1}, "the model's embedding_dropout is not applied"),
+        (DISTILBERT, "what attention gives is dropped, too"),
+        (
+            {**ROBERTA, "architectures": ["XLMRobertaModel"]},
+            "the head is that of a language model, where the file says XLMRobertaModel",
+        ),
+        ({**GEMMA2, "sliding_window": None, "final_logit_softcapping": None}, "scores are not"),
     ],
 )
 def test_options_that_are_not_applied_are_noted(
@@ -498,6 +507,9 @@ def test_options_that_are_not_applied_are_noted(
         {**GPT2, "add_cross_attention": False, "pruned_heads": {}, "embd_pdrop": 0.1},
         {**OPT, "layer_norm_elementwise_affine": True, "layerdrop": 0.0},
         {**BERT, "position_embedding_type": "absolute", "chunk_size_feed_forward": 0},
+        {**BERT, "architectures": ["BertForMaskedLM"]},
+        {**LLAMA3, "architectures": None},
+        {**PHI2, "resid_pdrop": 0.1, "embd_pdrop": 0.1},
     ],
 )
 def test_options_with_their_usual_values_say_nothing(
@@ -518,6 +530,31 @@ def test_newer_files_keep_the_rotated_part_of_heads_in_a_table(tmp_path: Path) -
     assert read_config(write(tmp_path, content)).rotary_fraction == 0.5
 
 
+def test_a_gemma_may_read_all_of_a_sequence(tmp_path: Path) -> None:
+    assert read_config(write(tmp_path, GEMMA)).causal
+    found = read_config(write(tmp_path, {**GEMMA, "use_bidirectional_attention": True}))
+    assert not found.causal
+    assert read_config(write(tmp_path, config_text(found))) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "left_out", "size", "value"),
+    [
+        (GEMMA, "head_dim", "depth", 256),
+        (GLM4_MOE, "n_shared_experts", "experts", 1408),
+        (GPTJ, "rotary_dim", "rotary_fraction", 0.25),
+        (FALCON_40B, "max_position_embeddings", "sequence_length", 2048),
+        (GPTJ, "resid_pdrop", "dropout", 0.0),
+        (STARCODER, "resid_pdrop", "dropout", 0.1),
+    ],
+)
+def test_a_file_leaves_out_what_is_usual_in_its_family(
+    tmp_path: Path, content: dict[str, Any], left_out: str, size: str, value: float
+) -> None:
+    found = getattr(read_config(write(tmp_path, without(content, left_out))), size)
+    assert (found.shared_ffn if size == "experts" else found) == value
+
+
 def test_a_bert_that_is_a_decoder_reads_what_comes_before(tmp_path: Path) -> None:
     assert not read_config(write(tmp_path, BERT)).causal
     assert read_config(write(tmp_path, {**BERT, "is_decoder": True})).causal
@@ -532,6 +569,11 @@ def test_a_bert_that_is_a_decoder_reads_what_comes_before(tmp_path: Path) -> Non
         ({**GPT2, "n_layer": "12"}, "field 'n_layer' is '12'; expected a whole number"),
         ({**GPT2, "n_layer": True}, "field 'n_layer' is True; expected a whole number"),
         ({**GPT2, "n_layer": 0}, "field 'n_layer' is 0; expected a whole number of at least 1"),
+        ({**GPTJ, "rotary_dim": 512}, "rotary_dim is 512; expected at most a head's 256"),
+        ({**PHI3, "mlp_bias": True}, "mlp_bias is True, which is not supported"),
+        ({**GLM4_MOE, "topk_method": "greedy"}, "topk_method is 'greedy', which is not supp"),
+        ({**BERT, "architectures": "Bert"}, "field 'architectures' is 'Bert'; expected a list"),
+        ({**ROBERTA, "pad_token_id": 600}, "expected more than pad_token_id . 1"),
         ({**GPT2, "n_inner": 0}, "field 'n_inner' is 0; expected a whole number of at least 1"),
         ({**LLAMA3, "num_key_value_heads": 0}, "'num_key_value_heads' is 0; expected a whole"),
         ({**LLAMA3, "attention_dropout": 2.0}, "a dropout is 2.0; expected at least 0, below 1"),

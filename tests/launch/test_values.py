@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.launch import TARGETS, LaunchError
+from autotune.launch.facts import model_facts
 from autotune.launch.read import Reading, Stated, read_launch
+from autotune.launch.targets.megatron_model import unstated
 from autotune.problem import load_problem
+from distir.models.transformer import llama_config
 from distir.strategy import Strategy
 from tests.launch.strategies import launch_with, read_back
 
@@ -189,3 +193,22 @@ def test_options_that_nanotron_does_not_take_are_told(changed: Read) -> None:
 def test_versions_of_fsdp_are_one_and_two(changed: Read) -> None:
     with pytest.raises(LaunchError, match="fsdp_version is 7; known are 1 and 2"):
         changed("llama3-8b-zero3-8/accelerate", "accelerate.yaml", "version: 2", "version: 7")
+
+
+def test_all_that_megatron_cannot_say_of_a_model_is_told() -> None:
+    gemma = replace(
+        llama_config(
+            "gemma", layers=2, hidden=32, heads=4, kv_heads=4, ffn=64, vocabulary=64,
+            sequence_length=16,
+        ),
+        activation="gelu_tanh",
+        part_norms=True,
+        embedding_scale=5.5,
+    )  # fmt: skip
+    assert unstated(model_facts(gemma)) == [
+        "part_norms = True",
+        "embedding_scale = 5.5",
+        "activation = gelu_tanh that is gated",
+    ]
+    usual = replace(gemma, activation="silu", part_norms=False, embedding_scale=1.0)
+    assert unstated(model_facts(usual)) == []

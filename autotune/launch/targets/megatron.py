@@ -524,8 +524,8 @@ def _missing(facts: Facts) -> Iterator[Note]:
         yield Note(
             "model", "the model is no transformer of Megatron-LM: only parallelism is stated"
         )
-    elif (name := unstated(facts)) is not None:
-        yield Note("model", f"Megatron-LM has no option for {name} of the model")
+    elif names := unstated(facts):
+        yield Note("model", f"Megatron-LM has no option for {', '.join(names)} of the model")
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:

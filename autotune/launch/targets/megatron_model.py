@@ -400,14 +400,15 @@ MODEL_ROWS: tuple[Row, ...] = (
 """A decoder. What Megatron-LM cannot say of a model is in `unstated`."""
 
 
-def unstated(facts: Facts) -> str | None:
-    """What of a model these options cannot say; None if they say all of it."""
+def unstated(facts: Facts) -> list[str]:
+    """What of a model these options cannot say."""
     usual: dict[str, tuple[Any, ...]] = {
         "causal": (True,),
         "norm_bias": (True,),
         "norm_first": (True,),
         "part_norms": (False,),
         "parallel": (False,),
+        "shared_norm": (False,),
         "qk_norm_joint": (False,),
         "embedding_scale": (1.0,),
         "embedding_norm": (False,),
@@ -417,14 +418,15 @@ def unstated(facts: Facts) -> str | None:
         "inner_dropout": (0.0,),
         "position_offset": (0,),
     }
+    found: list[str] = []
     if facts[_m("output_bias")] != facts[_m("ffn_bias")]:
-        return "biases of the product behind attention alone"
+        found.append("biases of the product behind attention alone")
     for name, known in usual.items():
         if facts[_m(name)] not in known:
-            return f"{name} = {facts[_m(name)]}"
+            found.append(f"{name} = {facts[_m(name)]}")
     if facts.get(_m("experts.biases")):
-        return "biases of experts and their router"
+        found.append("biases of experts and their router")
     gated, activation = facts[_m("gated")], facts[_m("activation")]
     if (gated and activation != "silu") or (not gated and activation not in ("gelu", "gelu_tanh")):
-        return f"activation = {activation}, {'gated' if gated else 'not gated'}"
-    return None
+        found.append(f"activation = {activation} that is {'gated' if gated else 'not gated'}")
+    return found
