@@ -84,4 +84,4 @@ def _read_object(file: Path) -> Mapping[str, object]:
     return cast("Mapping[str, object]", content)
 
 
-__all__ = ["read_config"]
+__all__ = ["MODEL_TYPES", "read_config"]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import distir.importers.config  # noqa: F401  (registers the families)
 from distir.errors import ImportModelError
-from distir.importers.config_fields import ACTIVATION_NAMES, MODEL_TYPES, Fields
+from distir.importers.config import MODEL_TYPES
+from distir.importers.config_fields import ACTIVATION_NAMES, Fields
 from distir.models.experts import Experts
 from distir.models.transformer import TransformerConfig
 

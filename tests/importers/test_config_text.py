@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distir.importers.config import read_config
-from distir.importers.config_fields import MODEL_TYPES
+from distir.importers.config import MODEL_TYPES, read_config
 from distir.importers.config_text import FAMILIES, config_text
 from distir.models.transformer import TransformerConfig
 from distir.models.zoo import ZOO
