@@ -12,9 +12,11 @@ from typing import cast
 import distir.importers.config_bert  # noqa: F401
 import distir.importers.config_gpt  # noqa: F401
 import distir.importers.config_llama  # noqa: F401
+import distir.importers.config_mixtures  # noqa: F401
 from distir.errors import ImportModelError, shown
 from distir.files import is_file, is_folder, read_parsed
 from distir.importers.config_fields import MODEL_TYPES, Fields
+from distir.importers.config_parts import language_model, tower_notes
 from distir.models.transformer import TransformerConfig
 
 _ONLY: Mapping[str, object] = {
@@ -35,7 +37,13 @@ _LEFT_OUT: Mapping[str, str] = {
 }
 """Options that only change how layers are run, and what is done where they are set."""
 
-_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")
+_LANGUAGE_MODELS = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForConditionalGeneration",
+)
 """Ends of the names of classes that have the head which models here have."""
 
 
@@ -48,11 +56,12 @@ def read_config(path: str | Path) -> TransformerConfig:
     file = Path(path)
     if is_folder(file):
         file = file / "config.json"
-    fields = Fields(_read_object(file), str(file))
+    whole = Fields(_read_object(file), str(file))
+    fields = language_model(whole)
     model_type = fields.text("model_type")
     if model_type not in MODEL_TYPES:
         raise ImportModelError(
-            f"{file}: unknown model_type {shown(model_type)}; known are "
+            f"{fields.where}: unknown model_type {shown(model_type)}; known are "
             f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
         )
     for option, value in _ONLY.items():
@@ -64,7 +73,8 @@ def read_config(path: str | Path) -> TransformerConfig:
         for option, done in _LEFT_OUT.items()
         if fields.has(option)
     )
-    return replace(config, notes=(*config.notes, *left_out, *_head_notes(fields)))
+    told = (*left_out, *_head_notes(fields), *tower_notes(whole))
+    return replace(config, notes=(*config.notes, *told))
 
 
 def _head_notes(fields: Fields) -> tuple[str, ...]:

@@ -34,7 +34,8 @@ class Fields:
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self._values = values
-        self._where = where
+        self.where = where
+        """The file and, of a part of it, the field; for messages."""
 
     def integer(self, name: str, default: int | None = None) -> int:
         """A whole number."""
@@ -102,16 +103,32 @@ class Fields:
         """Whether a field is there and is not empty, zero or false."""
         return bool(self._values.get(name))
 
+    def states(self, name: str) -> bool:
+        """Whether a field is there and is not `null`."""
+        return self._values.get(name) is not None
+
     def table(self, name: str) -> Fields:
         """The fields of an object inside the file; none if it is absent."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, dict):
             raise self.error(f"field {name!r} is {shown(value)}; expected an object")
-        return Fields(cast("Mapping[str, object]", value or {}), f"{self._where}, {name}")
+        return Fields(cast("Mapping[str, object]", value or {}), f"{self.where}, {name}")
+
+    def names(self) -> list[str]:
+        """The names of all fields."""
+        return list(self._values)
+
+    def holds(self, name: str) -> bool:
+        """Whether a field is an object."""
+        return isinstance(self._values.get(name), dict)
+
+    def completed(self, usual: Mapping[str, object], first: Mapping[str, object]) -> Fields:
+        """With what is `usual` where nothing is stated, and with some fields `first`."""
+        return Fields({**usual, **self._values, **first}, self.where)
 
     def error(self, message: str) -> ImportModelError:
         """An error that names the file."""
-        return ImportModelError(f"{self._where}: {message}")
+        return ImportModelError(f"{self.where}: {message}")
 
     def _get(self, name: str, kind: type[T], expected: str, default: T | None) -> T:
         value = self._values.get(name)
@@ -144,8 +161,12 @@ def dropping(
 
 
 def rotary_base(fields: Fields, name: str) -> float:
-    """The base of rotary embedding, which newer files have in `rope_parameters`."""
-    return fields.number(name, fields.table("rope_parameters").number("rope_theta", 10000.0))
+    """The base of rotary embedding, which newer files have in `rope_parameters`: where layers
+    differ, that of layers which read the whole sequence."""
+    newer = fields.table("rope_parameters")
+    if newer.holds("full_attention"):
+        newer = newer.table("full_attention")
+    return fields.number(name, newer.number("rope_theta", 10000.0))
 
 
 def rotary_fraction(fields: Fields, name: str, default: float) -> float:
@@ -162,6 +183,13 @@ def window_notes(fields: Fields) -> tuple[str, ...]:
     return (f"attention reads the whole sequence; the model's window of {window:,} is not applied",)
 
 
+def rotation_notes(fields: Fields) -> tuple[str, ...]:
+    """What is told of a family in which layers either have a window or rotate nothing."""
+    notes = window_notes(fields)
+    note = "every layer rotates queries and keys; of the model those without a window do not"
+    return (*notes, note) if notes else ()
+
+
 __all__ = [
     "ACTIVATION_NAMES",
     "MODEL_TYPES",
@@ -169,5 +197,6 @@ __all__ = [
     "dropping",
     "rotary_base",
     "rotary_fraction",
+    "rotation_notes",
     "window_notes",
 ]

@@ -11,6 +11,7 @@ from distir.importers.config_fields import (
     dropping,
     rotary_base,
     rotary_fraction,
+    rotation_notes,
     window_notes,
 )
 from distir.models.transformer import TransformerConfig
@@ -174,6 +175,13 @@ def _cohere(name: str, fields: Fields) -> TransformerConfig:
         attention_dropout=fields.number("attention_dropout", 0.0) or None,
         notes=notes,
     )
+
+
+@MODEL_TYPES.register("cohere2")
+def _cohere2(name: str, fields: Fields) -> TransformerConfig:
+    base = _cohere(name, fields)
+    notes = (*base.notes, *rotation_notes(fields))
+    return replace(base, head_dim=fields.count("head_dim", 128), notes=notes)
 
 
 @MODEL_TYPES.register("falcon")

@@ -101,6 +101,31 @@ def _fused(config: TransformerConfig) -> str | None:
     return _ACTIVATIONS.get(config.activation)
 
 
+def _granite(config: TransformerConfig) -> Written:
+    return {**_llama(config), "embedding_multiplier": config.embedding_scale}
+
+
+def _seed_oss(config: TransformerConfig) -> Written:
+    return {
+        **_llama(config),
+        "attention_bias": config.qkv_bias,
+        "attention_out_bias": config.output_bias,
+        **dict(_dropout(config, "residual_dropout", "attention_dropout")),
+    }
+
+
+def _ernie(config: TransformerConfig) -> Written:
+    return {**_llama(config), "use_bias": config.ffn_bias}
+
+
+def _glm(config: TransformerConfig) -> Written:
+    return {
+        **_llama(config),
+        "partial_rotary_factor": config.rotary_fraction,
+        "attention_bias": config.qkv_bias,
+    }
+
+
 def _mixtral(config: TransformerConfig) -> Written:
     experts = config.experts
     if experts is None:
@@ -111,6 +136,14 @@ def _mixtral(config: TransformerConfig) -> Written:
         "num_local_experts": experts.count,
         "num_experts_per_tok": experts.top_k,
     }
+
+
+def _granite_moe(config: TransformerConfig) -> Written:
+    return {**_mixtral(config), "embedding_multiplier": config.embedding_scale}
+
+
+def _minimax_m2(config: TransformerConfig) -> Written:
+    return {**_mixtral(config), "partial_rotary_factor": config.rotary_fraction}
 
 
 def _qwen_moe(config: TransformerConfig) -> Written:
@@ -176,16 +209,16 @@ def _deepseek_experts(experts: Experts) -> Written:
     }
 
 
+def _dots1(config: TransformerConfig) -> Written:
+    if config.experts is None:
+        return {}
+    return {**_llama(config), **_deepseek_experts(config.experts)}
+
+
 def _glm4_moe(config: TransformerConfig) -> Written:
     if config.experts is None:
         return {}
-    return {
-        **_llama(config),
-        **_deepseek_experts(config.experts),
-        "partial_rotary_factor": config.rotary_fraction,
-        "attention_bias": config.qkv_bias,
-        "use_qk_norm": config.qk_norm,
-    }
+    return {**_dots1(config), **_glm(config), "use_qk_norm": config.qk_norm}
 
 
 def _dropout(config: TransformerConfig, hidden: str, attention: str) -> Iterator[tuple[str, float]]:
@@ -266,6 +299,10 @@ def _cohere(config: TransformerConfig) -> Written:
         "attention_bias": config.qkv_bias,
         "attention_dropout": config.attention_dropout or None,
     }
+
+
+def _cohere2(config: TransformerConfig) -> Written:
+    return {**_cohere(config), "head_dim": config.depth}
 
 
 def _falcon(config: TransformerConfig) -> Written:
@@ -356,11 +393,20 @@ FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "gemma2": _gemma,
     "gemma3_text": _gemma,
     "olmo2": _llama,
+    "exaone4": _llama,
+    "granite": _granite,
+    "seed_oss": _seed_oss,
+    "ernie4_5": _ernie,
+    "glm": _glm,
+    "glm4": _glm,
     "mixtral": _mixtral,
     "gpt_oss": _mixtral,
     "qwen2_moe": _qwen_moe,
     "qwen3_moe": _qwen_moe,
     "olmoe": _olmoe,
+    "granitemoe": _granite_moe,
+    "minimax_m2": _minimax_m2,
+    "dots1": _dots1,
     "glm4_moe": _glm4_moe,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
@@ -371,6 +417,7 @@ FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "starcoder2": _starcoder2,
     "stablelm": _stablelm,
     "cohere": _cohere,
+    "cohere2": _cohere2,
     "falcon": _falcon,
     "gpt_neox": _gpt_neox,
     "opt": _opt,

@@ -123,7 +123,7 @@ class TransformerConfig:
         for field in ("layers", "hidden", "heads", "vocabulary", "sequence_length"):
             self._require(getattr(self, field) >= 1, f"{field} must be at least 1")
         self._require(
-            self.head_dim > 0 or self.hidden % self.heads == 0,
+            self.head_dim > 0 or self.latent is not None or self.hidden % self.heads == 0,
             f"hidden ({self.hidden}) does not divide by heads ({self.heads}); state head_dim",
         )
         self._require(

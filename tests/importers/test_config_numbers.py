@@ -50,6 +50,7 @@ GPT2_SIZES: dict[str, Any] = {
 UNCAPPED: dict[str, Any] = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
 HEADS: dict[str, Any] = {"head_dim": 8, "query_pre_attn_scalar": 8}
 ROTARY: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
+FULL = ["full_attention"] * 2
 
 MODELS: dict[str, dict[str, Any]] = {
     "gpt2": GPT2_SIZES,
@@ -66,6 +67,24 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": ROTARY, "sliding_attention": ROTARY},
     },
     "olmo2": SIZES,
+    "olmo3": {**SIZES, "layer_types": FULL},
+    "exaone4": {**SIZES, "head_dim": 8, "sliding_window": None, "layer_types": FULL},
+    "granite": {**SIZES, "attention_multiplier": 8**-0.5, "embedding_multiplier": 3.0},
+    "smollm3": {**SIZES, "no_rope_layers": [1, 1]},
+    "seed_oss": {**SIZES, "head_dim": 8, "attention_dropout": 0.0, "residual_dropout": 0.0},
+    "ernie4_5": {**SIZES, "head_dim": 8, "use_bias": True},
+    "glm": {**SIZES, "head_dim": 8},
+    "glm4": {**SIZES, "head_dim": 8},
+    "ministral3": {
+        **SIZES,
+        "head_dim": 8,
+        "rope_parameters": {
+            **ROTARY,
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 34,
+        },
+    },
+    "cohere2": {**SIZES, "head_dim": 8, "logit_scale": 1.0},
     "phi": {**SIZES, "num_key_value_heads": 2},
     "starcoder2": SIZES,
     "stablelm": {**SIZES, "use_qkv_bias": True},
@@ -88,6 +107,29 @@ MODELS: dict[str, dict[str, Any]] = {
         "attention_dropout": 0.0,
     },
     "olmoe": {**SIZES, "num_experts": 4, "num_experts_per_tok": 2},
+    "granitemoe": {
+        **SIZES,
+        "attention_multiplier": 8**-0.5,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+    "minimax_m2": {
+        **SIZES,
+        "head_dim": 8,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {**ROTARY, "partial_rotary_factor": 0.5},
+    },
+    "dots1": {
+        **SIZES,
+        "head_dim": 8,
+        "moe_intermediate_size": 12,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+        "norm_topk_prob": True,
+    },
     "glm4_moe": {
         **SIZES,
         "head_dim": 8,
@@ -104,7 +146,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Small models, without what ours leave out."""
 
-INTERLEAVED = ("gptj", "cohere")
+INTERLEAVED = ("gptj", "cohere", "cohere2", "ernie4_5", "glm", "glm4")
 """Families that rotate neighbouring numbers of a head, where ours rotates halves: columns lie
 otherwise, and only at the first position nothing is rotated."""
 
@@ -129,8 +171,9 @@ NAMES = (
     (r"\.attention\.(o_proj|dense|out_proj|out_lin|c_proj)\.", ".attention.output."),
     (r"\.attention\.q_norm\.", ".attention.query_norm."),
     (r"\.attention\.k_norm\.", ".attention.key_norm."),
-    (r"\.mlp\.gate\.weight$", ".ffn.router.weight"),
-    (r"\.mlp\.gate\.e_score_correction_bias$", ".ffn.router.correction"),
+    (r"\.block_sparse_moe\.", ".mlp."),
+    (r"\.mlp\.(gate|router)\.weight$", ".ffn.router.weight"),
+    (r"\.mlp\.(gate\.)?e_score_correction_bias$", ".ffn.router.correction"),
     (r"\.mlp\.experts\.(\w+)_proj$", r".ffn.experts.\1.weight"),
     (r"\.mlp\.shared_experts\.(\w+)_proj\.", r".ffn.shared.\1."),
     (r"\.mlp\.(gate|gate_up|up|down)_proj\.", r".ffn.\1."),
@@ -138,7 +181,8 @@ NAMES = (
     (r"\.(mlp\.(fc2|fc_out|dense_4h_to_h|c_proj)|output\.dense|ffn\.lin2)\.", ".ffn.down."),
     (r"\.(input_layernorm|ln_1|ln_attn)\.", ".attention_norm."),
     (r"\.(pre_feedforward_layernorm|ln_2|ln_mlp)\.", ".ffn_norm."),
-    (r"\.post_feedforward_layernorm\.", ".ffn_output_norm."),
+    (r"\.post_self_attn_layernorm\.", ".attention_output_norm."),
+    (r"\.post_(feedforward|mlp)_layernorm\.", ".ffn_output_norm."),
 )
 """What parameters are called there and here."""
 
@@ -178,9 +222,10 @@ def _parameters(
     arrays = dict(model.named_parameters())
     arrays |= {name: array for name, array in model.named_buffers() if "correction" in name}
     found: list[tuple[str, NDArray[np.float64]]] = []
+    before = not config.part_norms or kind == "glm4"
+    behind = "ffn_norm" if before else "attention_output_norm"
     for name, tensor in arrays.items():
         own = name
-        behind = "attention_output_norm" if config.part_norms else "ffn_norm"
         for pattern, written in (*NAMES, (r"\.post_attention_layernorm\.", f".{behind}.")):
             own = re.sub(pattern, written, own)
         array = tensor.detach().numpy().astype(np.float64)

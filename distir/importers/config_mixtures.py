@@ -1,0 +1,218 @@
+"""`config.json` of mixtures of experts with RMS norms: Mixtral, GPT-OSS, Qwen, OLMoE, Granite,
+DeepSeek, Kimi, GLM, dots.llm1, MiniMax-M2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distir.importers.config_fields import MODEL_TYPES, Fields, rotary_fraction
+from distir.importers.config_llama import granite_scaled, like_llama
+from distir.models.experts import Experts
+from distir.models.latent import Latent
+from distir.models.transformer import TransformerConfig
+
+_WAYS_TO_CHOOSE = ("greedy", "group_limited_greedy", "noaux_tc")
+"""How DeepSeek's routers choose experts: among all, among those of the best groups, or so with
+scores that are corrected by how much experts were chosen."""
+
+_PREDICTING = ("num_nextn_predict_layers", "num_mtp_modules")
+"""Names of the number of layers that predict further tokens."""
+
+
+@MODEL_TYPES.register("olmoe")
+def _olmoe(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("clip_qkv", None)
+    experts = Experts(
+        count=fields.count("num_experts"),
+        top_k=fields.count("num_experts_per_tok"),
+        ffn=fields.count("intermediate_size"),
+        normalized=fields.flag("norm_topk_prob", False),
+    )
+    base = like_llama(name, fields, epsilon=1e-5)
+    return replace(base, qk_norm_joint=True, experts=experts)
+
+
+@MODEL_TYPES.register("mixtral")
+def _mixtral(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("attention_bias", False)
+    return replace(like_llama(name, fields, epsilon=1e-5), experts=_few_experts(fields))
+
+
+def _few_experts(fields: Fields) -> Experts:
+    return Experts(
+        count=fields.count("num_local_experts"),
+        top_k=fields.count("num_experts_per_tok"),
+        ffn=fields.count("intermediate_size"),
+    )
+
+
+@MODEL_TYPES.register("granitemoe")
+def _granite_moe(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("mlp_bias", False)
+    base = replace(like_llama(name, fields), experts=_few_experts(fields))
+    return granite_scaled(base, fields)
+
+
+@MODEL_TYPES.register("minimax_m2")
+def _minimax_m2(name: str, fields: Fields) -> TransformerConfig:
+    """The last `rotary_dim` of older files is in newer ones a part of heads."""
+    base = like_llama(name, fields, head_dim=128)
+    part = rotary_fraction(fields, "partial_rotary_factor", 1.0)
+    rotated = fields.count("rotary_dim", 0)
+    experts = replace(_few_experts(fields), scoring="sigmoid", corrected=True)
+    return replace(
+        base,
+        rotary_fraction=rotated / base.depth if rotated else part,
+        qk_norm_joint=True,
+        experts=experts,
+        notes=(*base.notes, *_prediction_notes(fields)),
+    )
+
+
+@MODEL_TYPES.register("gpt_oss")
+def _gpt_oss(name: str, fields: Fields) -> TransformerConfig:
+    """Of the scores of experts those of the chosen ones alone go through the softmax, which is the
+    same as to make their weights add up to 1."""
+    base = like_llama(name, fields, head_dim=64, epsilon=1e-5)
+    bias = fields.flag("attention_bias", True)
+    notes = ["attention has no sinks, of which each head of the model has one"]
+    if fields.number("swiglu_limit", 7.0):
+        notes.append("activations have no limit; the model's swiglu_limit is not applied")
+    experts = Experts(
+        count=fields.count("num_local_experts"),
+        top_k=fields.count("num_experts_per_tok", fields.integer("experts_per_token", 4)),
+        ffn=fields.count("intermediate_size"),
+        biases=True,
+    )
+    return replace(
+        base,
+        qkv_bias=bias,
+        output_bias=bias,
+        experts=experts,
+        notes=(*base.notes, *notes),
+    )
+
+
+@MODEL_TYPES.register("qwen2_moe")
+def _qwen2_moe(name: str, fields: Fields) -> TransformerConfig:
+    experts = replace(
+        _qwen_experts(fields),
+        shared_ffn=fields.count("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    bias = fields.flag("qkv_bias", True)
+    return replace(like_llama(name, fields), qkv_bias=bias, experts=experts)
+
+
+@MODEL_TYPES.register("qwen3_moe")
+def _qwen3_moe(name: str, fields: Fields) -> TransformerConfig:
+    fields.only("mlp_bias", False)
+    return replace(like_llama(name, fields), qk_norm=True, experts=_qwen_experts(fields))
+
+
+def _qwen_experts(fields: Fields) -> Experts:
+    if fields.integer("decoder_sparse_step", 1) != 1 or fields.has("mlp_only_layers"):
+        raise fields.error(
+            "a mix of layers with and without experts (decoder_sparse_step, mlp_only_layers) is "
+            "not supported; an ONNX export of the model works"
+        )
+    # Files of transformers 5 have another name for it.
+    count = fields.count("num_local_experts" if fields.has("num_local_experts") else "num_experts")
+    return Experts(
+        count=count,
+        top_k=fields.count("num_experts_per_tok"),
+        ffn=fields.count("moe_intermediate_size"),
+        normalized=fields.flag("norm_topk_prob", False),
+    )
+
+
+@MODEL_TYPES.register("deepseek_v2")
+def _deepseek_v2(name: str, fields: Fields) -> TransformerConfig:
+    return _deepseek(name, fields, scoring="softmax", choosing="greedy")
+
+
+@MODEL_TYPES.register("deepseek_v3")
+@MODEL_TYPES.register("kimi_k2")
+def _deepseek_v3(name: str, fields: Fields) -> TransformerConfig:
+    return _deepseek(name, fields, scoring="sigmoid", choosing="noaux_tc")
+
+
+def _deepseek(name: str, fields: Fields, *, scoring: str, choosing: str) -> TransformerConfig:
+    """The configuration; files of transformers leave out how scores are made and experts chosen."""
+    if fields.integer("moe_layer_freq", 1) != 1:
+        raise fields.error("moe_layer_freq other than 1 is not supported; an ONNX export works")
+    fields.only("mlp_bias", False)
+    latent = Latent(
+        query_rank=fields.integer("q_lora_rank", 0),
+        key_rank=fields.count("kv_lora_rank"),
+        plain_dim=fields.count("qk_nope_head_dim"),
+        rotary_dim=fields.count("qk_rope_head_dim"),
+        value_dim=fields.count("v_head_dim"),
+    )
+    base = like_llama(name, fields, head_dim=latent.rotary_dim)
+    experts = _deepseek_experts(fields, scoring=scoring, choosing=choosing)
+    notes = (*base.notes, *_prediction_notes(fields))
+    return replace(base, experts=experts, latent=latent, head_dim=0, notes=notes)
+
+
+def _deepseek_experts(
+    fields: Fields,
+    *,
+    scoring: str,
+    choosing: str,
+    normalized: bool = False,
+    shared: int = 0,
+    dense: int = 0,
+) -> Experts:
+    """The mixture, with what a file means that leaves fields out."""
+    choosing = fields.choice("topk_method", _WAYS_TO_CHOOSE, choosing)
+    scoring = fields.choice("scoring_func", ("sigmoid", "softmax"), scoring)
+    corrected, grouped = choosing == "noaux_tc", choosing != "greedy"
+    width = fields.count("moe_intermediate_size")
+    return Experts(
+        count=fields.count("n_routed_experts"),
+        top_k=fields.count("num_experts_per_tok"),
+        ffn=width,
+        scoring="sigmoid" if scoring == "sigmoid" else "softmax",
+        normalized=fields.flag("norm_topk_prob", normalized),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        corrected=corrected,
+        shared_ffn=width * fields.integer("n_shared_experts", shared),
+        dense_layers=fields.integer("first_k_dense_replace", dense),
+        groups=fields.count("n_group", 1) if grouped else 1,
+        chosen_groups=fields.count("topk_group", 1) if grouped else 1,
+        group_best=2 if corrected else 1,
+    )
+
+
+def _prediction_notes(fields: Fields) -> tuple[str, ...]:
+    left_out = [each for each in _PREDICTING if fields.integer(each, 0)]
+    return tuple(f"layers that predict further tokens ({each}) are left out" for each in left_out)
+
+
+_OF_GLM = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+"""How GLM's routers score and choose, which its files need not say."""
+
+
+@MODEL_TYPES.register("glm4_moe")
+def _glm4_moe(name: str, fields: Fields) -> TransformerConfig:
+    for option, value in (("mlp_bias", False), *_OF_GLM.items()):
+        fields.only(option, value)
+    base = like_llama(name, fields, epsilon=1e-5)
+    return replace(
+        base,
+        rotary_fraction=rotary_fraction(fields, "partial_rotary_factor", 0.5),
+        output_bias=False,
+        qk_norm=fields.flag("use_qk_norm", False),
+        experts=_deepseek_experts(
+            fields, scoring="sigmoid", choosing="noaux_tc", normalized=True, shared=1, dense=1
+        ),
+        notes=(*base.notes, *_prediction_notes(fields)),
+    )
+
+
+@MODEL_TYPES.register("dots1")
+def _dots1(name: str, fields: Fields) -> TransformerConfig:
+    base = like_llama(name, fields)
+    experts = _deepseek_experts(fields, scoring="sigmoid", choosing="noaux_tc")
+    return replace(base, qk_norm=True, experts=experts)
