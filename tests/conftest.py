@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow-seconds",
         type=float,
-        default=240.0,
+        default=180.0,
         help="seconds of one core that the sample of slow tests may take (default: %(default)g; "
         "inf: all of them); has no effect beside -m",
     )

@@ -120,7 +120,7 @@ def test_what_is_proved_is_true_wherever_search_ends(
         assert min(cut.bound, known) <= best.evaluation.metrics[cut.metric] * (1 + 1e-9)
 
 
-@pytest.mark.not_quick
+@pytest.mark.slow(seconds=7)
 def test_the_best_is_proved_before_all_that_was_asked_for_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

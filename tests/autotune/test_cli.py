@@ -445,6 +445,7 @@ def test_options_that_mean_nothing_are_refused(
     assert words in refused(capsys, "run", "--model", "toy", *arguments)
 
 
+@pytest.mark.slow(seconds=4)
 @pytest.mark.parametrize("command", ["grid", "run", "compare"])
 def test_the_space_is_chosen(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -250,6 +250,7 @@ def test_a_page_draws_more_values_than_a_call_takes_arguments() -> None:
     assert not [call for call in spread if any(each in call for each in over_trials)]
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_long_iteration_is_told_in_hours_too() -> None:
     there = load_problem("gpt2", "dgx-a100", devices=8, batch_size=2**23, space="small")
     found = tune(there, trials=1, compare_grid=False)

@@ -75,7 +75,7 @@ def test_an_order_that_was_changed_in_the_file_is_simulated(
     assert changed["iteration_seconds"] > unchanged["iteration_seconds"]
 
 
-@pytest.mark.not_quick
+@pytest.mark.slow(seconds=3)
 def test_the_best_plan_of_a_search_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

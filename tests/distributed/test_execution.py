@@ -130,7 +130,8 @@ def test_the_command_writes_the_keys_of_verify_and_its_own(
     assert all(each["planned"] == each["sent"] > 0 for each in found["bytes_sent"].values())
 
 
-@shares(2, seconds=1)
+@shares(4, seconds=3)
+@settings(max_examples=50, deadline=None)
 @given(any_plans())
 def test_every_message_between_ranks_is_sent_once_and_awaited_once(
     share: int, case: AnyPlan
@@ -155,7 +156,8 @@ def test_every_message_between_ranks_is_sent_once_and_awaited_once(
     assert sorted(sent) == sorted(awaited)
 
 
-@shares(2, seconds=1)
+@shares(4, seconds=3)
+@settings(max_examples=50, deadline=None)
 @given(any_plans())
 def test_between_any_two_ranks_messages_are_received_in_the_order_in_which_they_are_sent(
     share: int, case: AnyPlan

@@ -41,7 +41,11 @@ SECONDS = {
     "README.md": 11,
     "docs/tutorial.md": 8,
     "docs/howto/own-objective.md": 2,
+    "docs/howto/many-strategies.md": 2,
     "docs/howto/many-workers.md": 8,
+    "docs/howto/launch.md": 4,
+    "docs/howto/own-sampler.md": 3,
+    "docs/howto/report.md": 4,
     "docs/howto/search-space.md": 20,
     "docs/howto/real-processes.md": 4,
 }

@@ -162,6 +162,7 @@ def structure(function: Function, axes: Axes) -> list[object]:
     return lines
 
 
+@pytest.mark.slow(seconds=4)
 @settings(max_examples=30)
 @given(models, st.randoms(use_true_random=False))
 def test_axes_do_not_depend_on_the_order_of_ops(function: Function, chance: random.Random) -> None:

@@ -44,6 +44,7 @@ def lists_of(workload: Workload, *users: str) -> tuple[Planner, list[Strategy]]:
     return planner, [replace(BASE, axes=text) for text in texts]
 
 
+@pytest.mark.slow(seconds=3)
 def test_no_two_generated_lists_make_one_plan() -> None:
     planner, found = lists_of(workload_of(SMALL), "tp")
     assert len(found) > 50

@@ -47,6 +47,7 @@ def test_replicas_and_tensor_parallelism_by_other_names_cost_the_same(
         assert many[name][0] == pytest.approx(found[name], rel=1e-12)
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_mesh_of_ones_own_computes_what_one_device_computes() -> None:
     workload = Workload(model=load_model("gpt2-xs"), batch_size=16)
     for axes in ("a:2=batch;b:2=heads,ffn,sequence", "x:2=sequence;y:2=;z:2=vocabulary,batch"):
@@ -72,6 +73,7 @@ def test_lists_of_a_mesh_are_made_for_every_axis_and_each_plan_is_there_once() -
     assert all(each["data:4"] == ("batch",) for each in lists)
 
 
+@pytest.mark.slow(seconds=5)
 def test_lists_of_a_mesh_need_not_divide_what_usual_lists_split() -> None:
     space = {"extends": "small", "microbatches": [1], "schedule": ["1f1b"]}
     problem = load_problem("mlp-4x64", devices=6, space=space, mesh="data=3,model=2")

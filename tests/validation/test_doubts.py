@@ -49,6 +49,7 @@ def test_slow_and_fast_rows_are_told_apart() -> None:
     assert "(fast: measured 4 ms, predicted 1 s)" in fast
 
 
+@pytest.mark.slow(seconds=6)
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
 def test_commands_doubt_milliseconds_and_not_seconds(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -73,6 +74,7 @@ def _in_milliseconds(path: Path) -> str:
     return str(write_csv(path, *rows))
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_stack_that_is_fitted_to_doubted_times_says_so(tmp_path: Path) -> None:
     path = _in_milliseconds(tmp_path / "ms.csv")
     stack = tmp_path / "own.toml"
@@ -83,6 +85,7 @@ def test_a_stack_that_is_fitted_to_doubted_times_says_so(tmp_path: Path) -> None
     assert load_stack(str(stack)).name == "own"
 
 
+@pytest.mark.slow(seconds=3)
 def test_where_doubted_times_tell_nothing_the_error_says_that_they_are_doubted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
