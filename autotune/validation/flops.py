@@ -75,7 +75,7 @@ def _layer_parameters(config: TransformerConfig, layer: int, every_expert: bool 
         values = latent.key_rank * config.heads * (latent.plain_dim + latent.value_dim)
         projections = queries + keys + values + config.heads * latent.value_dim * config.hidden
     experts = config.experts
-    if experts is None or layer < experts.dense_layers:
+    if experts is None or not experts.are_in(layer):
         return projections + matrices * config.hidden * config.ffn_width
     width = (experts.count if every_expert else experts.top_k) * experts.ffn + experts.shared_ffn
     return projections + config.hidden * (matrices * width + experts.count)

@@ -88,12 +88,17 @@ class Fields:
 
     def texts(self, name: str) -> list[str]:
         """The strings of a list; none if it is absent."""
+        return [each for each in self._list(name) if isinstance(each, str)]
+
+    def integers(self, name: str) -> list[int]:
+        """The whole numbers of a list; none if it is absent."""
+        return [each for each in self._list(name) if isinstance(each, int)]
+
+    def _list(self, name: str) -> list[object]:
         value = self._values.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
+        if value is not None and not isinstance(value, list):
             raise self.error(f"field {name!r} is {shown(value)}; expected a list")
-        return [each for each in cast("list[object]", value) if isinstance(each, str)]
+        return cast("list[object]", value or [])
 
     def activation(self, name: str, default: str) -> Activation:
         """One of the activations known here."""

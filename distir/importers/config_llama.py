@@ -163,8 +163,13 @@ def _seed_oss(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("ernie4_5")
 def _ernie(name: str, fields: Fields) -> TransformerConfig:
+    return like_ernie(name, fields, head_dim=128)
+
+
+def like_ernie(name: str, fields: Fields, *, head_dim: int = 0) -> TransformerConfig:
+    """A model as in ERNIE's files; see `like_llama`."""
     bias = fields.flag("use_bias", False)
-    base = like_llama(name, fields, head_dim=128, epsilon=1e-5, tied=True)
+    base = like_llama(name, fields, head_dim=head_dim, epsilon=1e-5, tied=True)
     return replace(base, qkv_bias=bias, output_bias=bias, ffn_bias=bias)
 
 

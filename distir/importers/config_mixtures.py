@@ -1,12 +1,12 @@
-"""`config.json` of mixtures of experts with RMS norms: Mixtral, GPT-OSS, Qwen, OLMoE, Granite,
-DeepSeek, Kimi, GLM, dots.llm1, MiniMax-M2."""
+"""`config.json` of mixtures of experts with RMS norms: Mixtral, Llama 4, GPT-OSS, Qwen, OLMoE,
+Granite, DeepSeek, Kimi, GLM, dots.llm1, MiniMax-M2, ERNIE."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from distir.importers.config_fields import MODEL_TYPES, Fields, rotary_fraction
-from distir.importers.config_llama import granite_scaled, like_llama
+from distir.importers.config_llama import granite_scaled, like_ernie, like_llama
 from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.transformer import TransformerConfig
@@ -111,11 +111,12 @@ def _qwen3_moe(name: str, fields: Fields) -> TransformerConfig:
 
 
 def _qwen_experts(fields: Fields) -> Experts:
-    if fields.integer("decoder_sparse_step", 1) != 1 or fields.has("mlp_only_layers"):
+    if fields.has("mlp_only_layers"):
         raise fields.error(
-            "a mix of layers with and without experts (decoder_sparse_step, mlp_only_layers) is "
-            "not supported; an ONNX export of the model works"
+            "layers without experts that are listed (mlp_only_layers) are not supported; an ONNX "
+            "export of the model works"
         )
+    every = fields.count("decoder_sparse_step", 1)
     # Files of transformers 5 have another name for it.
     count = fields.count("num_local_experts" if fields.has("num_local_experts") else "num_experts")
     return Experts(
@@ -123,6 +124,8 @@ def _qwen_experts(fields: Fields) -> Experts:
         top_k=fields.count("num_experts_per_tok"),
         ffn=fields.count("moe_intermediate_size"),
         normalized=fields.flag("norm_topk_prob", False),
+        dense_layers=every - 1,
+        every=every,
     )
 
 
@@ -139,8 +142,6 @@ def _deepseek_v3(name: str, fields: Fields) -> TransformerConfig:
 
 def _deepseek(name: str, fields: Fields, *, scoring: str, choosing: str) -> TransformerConfig:
     """The configuration; files of transformers leave out how scores are made and experts chosen."""
-    if fields.integer("moe_layer_freq", 1) != 1:
-        raise fields.error("moe_layer_freq other than 1 is not supported; an ONNX export works")
     fields.only("mlp_bias", False)
     latent = Latent(
         query_rank=fields.integer("q_lora_rank", 0),
@@ -168,7 +169,8 @@ def _deepseek_experts(
     choosing = fields.choice("topk_method", _WAYS_TO_CHOOSE, choosing)
     scoring = fields.choice("scoring_func", ("sigmoid", "softmax"), scoring)
     corrected, grouped = choosing == "noaux_tc", choosing != "greedy"
-    width = fields.count("moe_intermediate_size")
+    width, every = fields.count("moe_intermediate_size"), fields.count("moe_layer_freq", 1)
+    dense_layers = fields.integer("first_k_dense_replace", dense)
     return Experts(
         count=fields.count("n_routed_experts"),
         top_k=fields.count("num_experts_per_tok"),
@@ -178,7 +180,8 @@ def _deepseek_experts(
         scale=fields.number("routed_scaling_factor", 1.0),
         corrected=corrected,
         shared_ffn=width * fields.integer("n_shared_experts", shared),
-        dense_layers=fields.integer("first_k_dense_replace", dense),
+        dense_layers=dense_layers + -dense_layers % every,
+        every=every,
         groups=fields.count("n_group", 1) if grouped else 1,
         chosen_groups=fields.count("topk_group", 1) if grouped else 1,
         group_best=2 if corrected else 1,
@@ -216,3 +219,56 @@ def _dots1(name: str, fields: Fields) -> TransformerConfig:
     base = like_llama(name, fields)
     experts = _deepseek_experts(fields, scoring="sigmoid", choosing="noaux_tc")
     return replace(base, qk_norm=True, experts=experts)
+
+
+@MODEL_TYPES.register("ernie4_5_moe")
+def _ernie_moe(name: str, fields: Fields) -> TransformerConfig:
+    base, every = like_ernie(name, fields), fields.count("moe_layer_interval", 1)
+    last = fields.integer("moe_layer_end_index", -1)
+    if last not in (-1, base.layers - 1):
+        raise fields.error(
+            f"moe_layer_end_index is {last}; only that of the last layer, {base.layers - 1}, is "
+            "supported; an ONNX export of the model works"
+        )
+    start, width = fields.integer("moe_layer_start_index", 1), fields.count("moe_intermediate_size")
+    experts = Experts(
+        count=fields.count("moe_num_experts"),
+        top_k=fields.count("moe_k"),
+        ffn=width,
+        corrected=True,
+        shared_ffn=width * fields.integer("moe_num_shared_experts", 0),
+        dense_layers=start + (-start - 1) % every,
+        every=every,
+    )
+    return replace(base, experts=experts)
+
+
+@MODEL_TYPES.register("llama4_text")
+def _llama4(name: str, fields: Fields) -> TransformerConfig:
+    """A token's weight is applied behind the activations of its expert, where Llama 4 multiplies
+    what goes in: other numbers, but as many operations."""
+    base = like_llama(name, fields, head_dim=128, epsilon=1e-5)
+    every = fields.count("interleave_moe_layer_step", 1)
+    experts = replace(
+        _few_experts(fields),
+        scoring="sigmoid",
+        normalized=False,
+        shared_ffn=base.ffn,
+        dense_layers=every - 1,
+        every=every,
+    )
+    listed = fields.integers("moe_layers")
+    if listed and listed != [layer for layer in range(base.layers) if experts.are_in(layer)]:
+        raise fields.error("moe_layers are not those of interleave_moe_layer_step")
+    left_out = {
+        "use_qk_norm": "queries and keys are not normalized",
+        "attention_chunk_size": "attention reads the whole sequence",
+        "no_rope_layers": "every layer rotates queries and keys",
+    }
+    notes = (
+        f"{instead}; the model's {option} is not applied"
+        for option, instead in left_out.items()
+        if fields.has(option)
+    )
+    ffn = fields.count("intermediate_size_mlp", 16384)
+    return replace(base, ffn=ffn, experts=experts, notes=(*base.notes, *notes))

@@ -146,6 +146,32 @@ def _minimax_m2(config: TransformerConfig) -> Written:
     return {**_mixtral(config), "partial_rotary_factor": config.rotary_fraction}
 
 
+def _llama4(config: TransformerConfig) -> Written:
+    experts = config.experts
+    if experts is None:
+        return {}
+    return {
+        **_mixtral(config),
+        "intermediate_size_mlp": config.ffn_width,
+        "interleave_moe_layer_step": experts.every,
+    }
+
+
+def _ernie_moe(config: TransformerConfig) -> Written:
+    experts = config.experts
+    if experts is None:
+        return {}
+    return {
+        **_ernie(config),
+        "moe_num_experts": experts.count,
+        "moe_k": experts.top_k,
+        "moe_intermediate_size": experts.ffn,
+        "moe_num_shared_experts": experts.shared_ffn // experts.ffn,
+        "moe_layer_start_index": experts.dense_layers,
+        "moe_layer_interval": experts.every,
+    }
+
+
 def _qwen_moe(config: TransformerConfig) -> Written:
     experts = config.experts
     if experts is None:
@@ -157,6 +183,7 @@ def _qwen_moe(config: TransformerConfig) -> Written:
         "moe_intermediate_size": experts.ffn,
         "norm_topk_prob": experts.normalized,
         "shared_expert_intermediate_size": experts.shared_ffn,
+        "decoder_sparse_step": experts.every,
     }
 
 
@@ -204,6 +231,7 @@ def _deepseek_experts(experts: Experts) -> Written:
         "topk_method": "noaux_tc" if experts.corrected else grouped,
         "n_shared_experts": experts.shared_ffn // experts.ffn,
         "first_k_dense_replace": experts.dense_layers,
+        "moe_layer_freq": experts.every,
         "n_group": experts.groups,
         "topk_group": experts.chosen_groups,
     }
@@ -405,6 +433,8 @@ FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "qwen3_moe": _qwen_moe,
     "olmoe": _olmoe,
     "granitemoe": _granite_moe,
+    "ernie4_5_moe": _ernie_moe,
+    "llama4_text": _llama4,
     "minimax_m2": _minimax_m2,
     "dots1": _dots1,
     "glm4_moe": _glm4_moe,

@@ -47,6 +47,10 @@ class Experts:
     """Whether the shared expert's result is multiplied by a number between 0 and 1 per token."""
     dense_layers: int = 0
     """Number of layers at the beginning with an ordinary feed-forward part."""
+    every: int = 1
+    """Behind these a layer with experts comes every so many layers; the others have an ordinary
+    feed-forward part. With 2, every other layer has experts, as in GShard (Lepikhin et al. 2021),
+    whose first layer has none."""
     groups: int = 1
     """Number of equal groups of experts."""
     chosen_groups: int = 1
@@ -57,7 +61,7 @@ class Experts:
     """Tokens of the fullest expert over the mean; 1 is balanced routing."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, "experts", needed=("count", "top_k", "ffn", "groups"))
+        check_sizes(self, "experts", needed=("count", "top_k", "ffn", "every", "groups"))
         if not 1 <= self.imbalance < math.inf:
             raise ImportModelError(f"imbalance is {self.imbalance!r}; expected at least 1")
         size, rest = divmod(self.count, self.groups)
@@ -71,6 +75,11 @@ class Experts:
                 f"{self.top_k} experts per token from {self.chosen_groups} chosen groups of {size};"
                 f" expected at most {self.chosen_groups * size}"
             )
+
+    def are_in(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, has experts."""
+        behind = layer - self.dense_layers
+        return behind >= 0 and behind % self.every == 0
 
 
 ConfigType = TypeVar("ConfigType")

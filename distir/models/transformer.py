@@ -306,9 +306,9 @@ def add_layers(
 ) -> Value:
     """All layers on `x`, `[batch, sequence, hidden]`, and, if norms come first, the last norm."""
     shared = _shared(builder, config, x.type.shape[1], attention)
-    dense = config.experts.dense_layers if config.experts is not None else 0
+    experts = config.experts
     for layer in range(config.layers):
-        own = replace(config, experts=None) if layer < dense else config
+        own = config if experts is None or experts.are_in(layer) else replace(config, experts=None)
         x = _layer(builder, own, x, f"layers.{layer}", shared)
     builder.origin = "head"
     return _norm(builder, config, x, "norm") if config.norm_first or config.part_norms else x

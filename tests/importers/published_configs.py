@@ -503,6 +503,40 @@ DOTS1: dict[str, Any] = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 2.5,
 }
+ERNIE_MOE: dict[str, Any] = {
+    "model_type": "ernie4_5_moe",
+    "num_hidden_layers": 28,
+    "hidden_size": 2560,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "intermediate_size": 12288,
+    "vocab_size": 103424,
+    "max_position_embeddings": 131072,
+    "moe_num_experts": 64,
+    "moe_k": 6,
+    "moe_intermediate_size": 1536,
+    "moe_num_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": 27,
+    "moe_layer_interval": 1,
+}
+LLAMA4: dict[str, Any] = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 48,
+    "hidden_size": 5120,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "vocab_size": 202048,
+    "max_position_embeddings": 1048576,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2,
+    "moe_layers": list(range(1, 48, 2)),
+    "attention_chunk_size": 8192,
+    "use_qk_norm": True,
+}
 FURTHER: list[tuple[dict[str, Any], int]] = [
     (GEMMA, 2_506_172_416),  # gemma-2b
     (GEMMA2, 9_241_705_984),  # gemma-2-9b
@@ -534,6 +568,8 @@ FURTHER: list[tuple[dict[str, Any], int]] = [
     (COMMAND_R7B, 8_028_033_024),  # c4ai-command-r7b
     (GRANITE_MOE, 3_298_793_472),  # granite-3.0-3b-a800m
     (MINIMAX_M2, 228_689_748_992 + 62 * 256),  # MiniMax-M2, with the corrections of scores
+    (ERNIE_MOE, 21_825_437_888),  # ERNIE-4.5-21B-A3B
+    (LLAMA4, 400_711_848_960),  # Llama-4-Maverick, without what reads images
     (DOTS1, 142_774_373_888 + 61 * 128),  # dots.llm1, the same
 ]
 """Published sizes with the parameters of their checkpoints, as transformers 5.24 counts them."""

@@ -20,6 +20,7 @@ from tests.importers.published_configs import (
     DEEPSEEK_V3,
     DISTILBERT,
     FALCON_40B,
+    ERNIE_MOE,
     FURTHER,
     GEMMA,
     GEMMA2,
@@ -27,6 +28,7 @@ from tests.importers.published_configs import (
     GPT2,
     GPTJ,
     LLAMA3,
+    LLAMA4,
     MIXTRAL,
     NEOX,
     OPT,
@@ -137,6 +139,28 @@ def test_a_family_is_written_as_a_model_with_the_same_parameters(
     model_type = content["model_type"]
     assert json.loads(text)["model_type"] == ALSO_CALLED.get(model_type, model_type)
     assert sum(value.type.num_elements for value in again.build(2, 24).parameters) == parameters
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ({**QWEN3_MOE, "num_hidden_layers": 7, "decoder_sparse_step": 3}, [2, 5]),
+        ({**DEEPSEEK_V3, "num_hidden_layers": 9, "moe_layer_freq": 2}, [4, 6, 8]),
+        ({**ERNIE_MOE, "moe_layer_end_index": -1, "moe_layer_interval": 9}, [8, 17, 26]),
+        ({**LLAMA4, "num_hidden_layers": 5, "moe_layers": None}, [1, 3]),
+    ],
+)
+def test_layers_with_experts_come_at_equal_distances(
+    tmp_path: Path, content: dict[str, Any], wanted: list[int]
+) -> None:
+    found = read_config(write(tmp_path, content))
+    assert found.experts is not None
+    assert [layer for layer in range(found.layers) if found.experts.are_in(layer)] == wanted
+    names = {value.name for value in found.build(2, 24).parameters if "router" in value.name}
+    assert {int(name.split(".")[1]) for name in names} == set(wanted)
+    text = config_text(found)
+    assert text is not None
+    assert read_config(write(tmp_path, text)).experts == found.experts
 
 
 def test_newer_files_keep_the_rotary_base_in_a_table(tmp_path: Path) -> None:
@@ -261,8 +285,16 @@ def test_a_bert_that_is_a_decoder_reads_what_comes_before(tmp_path: Path) -> Non
         ({**LLAMA3, "rope_theta": "x"}, "field 'rope_theta' is 'x'; expected a number"),
         ({**OPT, "word_embed_proj_dim": 512}, r"word_embed_proj_dim \(512\) differs"),
         ({**MIXTRAL, "num_experts_per_tok": 8}, "8 of 8 experts per token; expected fewer"),
-        ({**QWEN3_MOE, "mlp_only_layers": [0]}, "a mix of layers .* is not supported"),
-        ({**DEEPSEEK_V3, "moe_layer_freq": 2}, "moe_layer_freq other than 1"),
+        (
+            {**QWEN3_MOE, "mlp_only_layers": [0]},
+            r"are listed \(mlp_only_layers\) are not supported",
+        ),
+        ({**LLAMA4, "moe_layers": [0, 1]}, "moe_layers are not those of interleave_moe_layer_step"),
+        ({**LLAMA4, "moe_layers": 3}, "field 'moe_layers' is 3; expected a list"),
+        (
+            {**ERNIE_MOE, "moe_layer_end_index": 9},
+            "moe_layer_end_index is 9; only that of the last",
+        ),
         ({**DEEPSEEK_V3, "mlp_bias": True}, "mlp_bias is True, which is not supported"),
         ({**DEEPSEEK_V3, "topk_method": "x"}, "topk_method is 'x'; known are greedy, group"),
         ({**DEEPSEEK_V3, "scoring_func": "x"}, "scoring_func is 'x'; known are sigmoid, softmax"),

@@ -107,6 +107,23 @@ MODELS: dict[str, dict[str, Any]] = {
         "attention_dropout": 0.0,
     },
     "olmoe": {**SIZES, "num_experts": 4, "num_experts_per_tok": 2},
+    "mixtral": {**SIZES, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {
+        **SIZES,
+        "head_dim": 8,
+        "moe_intermediate_size": 12,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 2,
+    },
+    "ernie4_5_moe": {
+        **SIZES,
+        "moe_intermediate_size": 12,
+        "moe_num_experts": 4,
+        "moe_k": 2,
+        "moe_num_shared_experts": 1,
+        "moe_layer_end_index": 1,
+    },
     "granitemoe": {
         **SIZES,
         "attention_multiplier": 8**-0.5,
@@ -146,7 +163,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Small models, without what ours leave out."""
 
-INTERLEAVED = ("gptj", "cohere", "cohere2", "ernie4_5", "glm", "glm4")
+INTERLEAVED = ("gptj", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4")
 """Families that rotate neighbouring numbers of a head, where ours rotates halves: columns lie
 otherwise, and only at the first position nothing is rotated."""
 
@@ -173,6 +190,7 @@ NAMES = (
     (r"\.attention\.k_norm\.", ".attention.key_norm."),
     (r"\.block_sparse_moe\.", ".mlp."),
     (r"\.mlp\.(gate|router)\.weight$", ".ffn.router.weight"),
+    (r"\.mlp\.gate\.moe_statics\.e_score_correction_bias$", ".ffn.router.correction"),
     (r"\.mlp\.(gate\.)?e_score_correction_bias$", ".ffn.router.correction"),
     (r"\.mlp\.experts\.(\w+)_proj$", r".ffn.experts.\1.weight"),
     (r"\.mlp\.shared_experts\.(\w+)_proj\.", r".ffn.shared.\1."),
@@ -229,6 +247,7 @@ def _parameters(
         for pattern, written in (*NAMES, (r"\.post_attention_layernorm\.", f".{behind}.")):
             own = re.sub(pattern, written, own)
         array = tensor.detach().numpy().astype(np.float64)
+        array = array.reshape(-1) if "correction" in name else array
         if not own.startswith("embedding") and array.ndim > 1 and kind != "gpt2":
             array = array.swapaxes(-1, -2)
         if kind.startswith("gemma") and "norm" in own:

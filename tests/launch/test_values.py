@@ -195,6 +195,54 @@ def test_versions_of_fsdp_are_one_and_two(changed: Read) -> None:
         changed("llama3-8b-zero3-8/accelerate", "accelerate.yaml", "version: 2", "version: 7")
 
 
+@pytest.mark.parametrize(
+    ("said", "dense", "every"),
+    [
+        ("1", 0, 1),
+        ("2", 0, 2),
+        ("'([0,1]*18)'", 1, 2),
+        ("'([0]*3+[1]*33)'", 3, 1),
+        ("'([0]*6+([1]+[0]*4)*6)'", 6, 5),
+        ("'([0]*36)'", 36, 1),
+    ],
+)
+def test_layers_with_experts_are_read(changed: Read, said: str, dense: int, every: int) -> None:
+    option = f"--moe-layer-freq {said} --moe-router-topk 4"
+    found = changed(MEGATRON, "launch.sh", "--moe-router-topk 4", option)
+    stated = found.facts["model.experts.dense_layers"], found.facts["model.experts.every"]
+    assert stated == (dense, every)
+
+
+@pytest.mark.parametrize("said", ["0", "often", "'([0]*36+[1])'", "'([1]*2+[0]*34)'"])
+def test_layers_at_other_distances_are_refused(changed: Read, said: str) -> None:
+    option = f"--moe-layer-freq {said} --moe-router-topk 4"
+    with pytest.raises(LaunchError, match=r"--moe-layer-freq is .*; what is understood"):
+        changed(MEGATRON, "launch.sh", "--moe-router-topk 4", option)
+
+
+def test_a_mixture_with_experts_in_every_other_layer_is_launched_and_read_back(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "from dataclasses import replace\n"
+        "from distir.models import find_model\n"
+        "base = find_model('mixtral-8x7b')\n"
+        "def model():\n"
+        "    experts = replace(base.experts, dense_layers=1, every=2)\n"
+        "    return replace(base, layers=7, experts=experts)\n"
+    )
+    problem = load_problem(
+        f"{tmp_path}/model.py:model", "hgx-h100", devices=8, batch_size=16, sequence_length=1024
+    )
+    target = TARGETS.get("megatron")
+    launch = launch_with(problem, Strategy(dp=4, ep=2, pp=2, microbatches=4))
+    reading = read_back(target, launch, tmp_path)
+    assert "[0,1,0,1,0,1,0]" in (tmp_path / "launch.sh").read_text("utf-8")
+    read = {name: each for name, each in reading.facts.items() if "experts" in name}
+    assert read == {name: launch.facts[name] for name in read}
+    assert read["model.experts.every"] == 2
+
+
 def test_all_that_megatron_cannot_say_of_a_model_is_told() -> None:
     gemma = replace(
         llama_config(

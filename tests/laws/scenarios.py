@@ -279,6 +279,7 @@ def mixtures(draw: st.DrawFn) -> Function:
         shared_ffn=draw(st.sampled_from([0, 12])),
         shared_gate=draw(st.booleans()),
         dense_layers=draw(st.integers(0, 2)),
+        every=draw(st.sampled_from([1, 1, 2])),
         groups=groups,
         chosen_groups=draw(st.integers(1 if top_k <= count // groups else groups, groups)),
         group_best=draw(st.integers(1, 2)),

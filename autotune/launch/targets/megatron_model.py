@@ -120,9 +120,9 @@ def _write_experts(facts: Facts) -> Options:
         DISPATCHER: EXCHANGING,
         "--moe-grouped-gemm": True,
     }
-    dense, layers = facts[_m("experts.dense_layers")], facts[_m("layers")]
-    if dense:
-        said["--moe-layer-freq"] = f"([0]*{dense}+[1]*{layers - dense})"
+    which = _layers_with_experts(facts)
+    if which is not None:
+        said["--moe-layer-freq"] = which
     if facts[_m("experts.shared_ffn")]:
         said["--moe-shared-expert-intermediate-size"] = facts[_m("experts.shared_ffn")]
     if facts[_m("experts.shared_gate")]:
@@ -172,7 +172,7 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
         "corrected": corrected,
         "shared_ffn": number("--moe-shared-expert-intermediate-size", 0),
         "shared_gate": there("--moe-shared-expert-gate"),
-        "dense_layers": _dense_layers(options.get("--moe-layer-freq", 1), facts[_m("layers")]),
+        **_layers_of(options.get("--moe-layer-freq", 1), facts[_m("layers")]),
         "groups": groups,
         "chosen_groups": number("--moe-router-group-topk", groups),
         "group_best": 2 if corrected and groups > 1 else 1,
@@ -181,23 +181,36 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
     return {_m(f"experts.{name}"): each for name, each in found.items()}
 
 
-def _dense_layers(given: Any, layers: int) -> int:
-    """The dense layers at the beginning, from `1`, or a list such as `([0]*3+[1]*58)`."""
-    pattern = _pattern(str(given))
-    if pattern is None:
+def _layers_with_experts(facts: Facts) -> str | None:
+    """Which layers have experts, as a list of 0 and 1; None if all have."""
+    dense, every = facts[_m("experts.dense_layers")], facts[_m("experts.every")]
+    behind = facts[_m("layers")] - dense
+    if every > 1:
+        which = [0] * dense + [int(layer % every == 0) for layer in range(behind)]
+        return str(which).replace(" ", "")
+    return f"([0]*{dense}+[1]*{behind})" if dense else None
+
+
+def _layers_of(given: Any, layers: int) -> Facts:
+    """Which layers have experts, from a number (with 2 every other layer, the first among them) or
+    a list such as `([0]*3+[1]*58)`."""
+    text = str(given).strip().strip("\"'")
+    every = int(text) if text.isdecimal() else 0
+    pattern = [int(layer % every == 0) for layer in range(layers)] if every else _pattern(text)
+    if pattern is None or len(pattern) != layers:
         raise LaunchError(
-            f"--moe-layer-freq is {shown(given)}; what is understood is 1, or dense layers at the "
-            "beginning such as ([0]*3+[1]*58)"
+            f"--moe-layer-freq is {shown(given)}; what is understood is a number, or a list with 0 "
+            f"or 1 for each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
         )
-    if pattern == [1]:
-        return 0
-    dense = pattern.index(1) if 1 in pattern else len(pattern)
-    if len(pattern) != layers or 0 in pattern[dense:]:
+    experts = [layer for layer, there in enumerate(pattern) if there]
+    first = experts[0] if experts else layers
+    apart = experts[1] - first if len(experts) > 1 else max(1, layers - first)
+    if experts != list(range(first, layers, apart)):
         raise LaunchError(
-            f"--moe-layer-freq is {shown(given)}; what is understood is a number for each of the "
-            f"{layers} layers, with dense layers (0) at the beginning alone"
+            f"--moe-layer-freq is {shown(given)}; what is understood are layers with experts at "
+            "equal distances, behind dense layers (0)"
         )
-    return dense
+    return {"dense_layers": first, "every": apart}
 
 
 def _pattern(text: str) -> list[int] | None:
@@ -223,10 +236,8 @@ def _pattern(text: str) -> list[int] | None:
             return left * times if len(left) * times <= 10_000 else None
         return None
 
-    if text.strip() == "1":
-        return [1]
     try:
-        return numbers(ast.parse(text.strip().strip("\"'"), mode="eval").body)
+        return numbers(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -358,7 +369,7 @@ MODEL_ROWS: tuple[Row, ...] = (
             _m(f"experts.{name}")
             for name in (
                 "count", "top_k", "ffn", "scoring", "normalized", "scale", "corrected",
-                "shared_ffn", "shared_gate", "dense_layers", "groups", "chosen_groups",
+                "shared_ffn", "shared_gate", "dense_layers", "every", "groups", "chosen_groups",
             )
         ),
         (
