@@ -17,6 +17,7 @@ from autotune.problem import Problem
 from autotune.prospects.bounded_pool import BoundedPool
 from autotune.samplers.expectation import Expectation
 from autotune.samplers.experience import Experience
+from autotune.samplers.guided import BETWEEN_LAYOUTS, NOISE
 from autotune.study.trial import LAYOUT
 from distir.arrays import Indices
 from distir.errors import DistirError
@@ -35,8 +36,6 @@ KEPT = 4096
 """Strategies that are kept, besides the best of every layout."""
 LEAST = 1e-9
 """Least value of a metric whose logarithm is taken: what is idle of an iteration may be nothing."""
-NOISE = 0.035
-"""Relative spread of repeated measurements, where the hardware says nothing of it."""
 OVERFULL = math.log(1.3)
 """How much more memory a strategy may be expected to need that is kept all the same: expectations
 of memory may be too high."""
@@ -59,9 +58,20 @@ class ProblemProspects:
     @property
     def noise(self) -> float:
         """The spread of measurements, none where the objective is the simulator."""
-        if self.objective.trusted and find_metric(self.objective.metric) is not None:
+        if self._is_simulated:
             return 0.0
         return self.problem.band.repeat if self.problem.band is not None else NOISE
+
+    @property
+    def between_layouts(self) -> float:
+        """The spread of errors of layouts, none where the objective is the simulator."""
+        if self._is_simulated:
+            return 0.0
+        return self.problem.band.layout if self.problem.band is not None else BETWEEN_LAYOUTS
+
+    @property
+    def _is_simulated(self) -> bool:
+        return self.objective.trusted and find_metric(self.objective.metric) is not None
 
     def simulated(self) -> Expectation:
         """The best strategies of the space and of every layout, as the simulator expects them.

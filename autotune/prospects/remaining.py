@@ -3,23 +3,28 @@
 Measured costs follow simulated ones up to a factor, with some scatter. The factor and the scatter
 are those of the trials so far; of what was not tried, the best is the best simulated one times the
 factor, less two bands: the scatter of the trials, or that between plans which the simulator is
-known to have, whichever is larger. It is two because the best of many is one that is lucky.
+known to have, whichever is larger. It is two because the best of many is one that is lucky. Costs
+of both signs have no factor: they follow the logarithm of simulated ones along a line.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median, pstdev
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import simulated_many
 from autotune.problem import Problem
+from autotune.samplers.encoding import Scale
+from autotune.samplers.guided import NOISE
 from autotune.samplers.sampler import Predicts, Remaining, Sampler
+from autotune.samplers.slope import slope_of
 from autotune.study.study import Study, blaming_the_sampler
+from distir.arrays import Floats
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds, throughput_samples_per_second
 from distir.strategy import Strategy
@@ -73,37 +78,45 @@ class BySimulator:
 
     def __call__(self, study: Study) -> Remaining | None:
         """Optimistic cost of the best strategy that was not tried; None while too few were."""
-        ratios = list(self._log_ratios(study))
-        left = min(
-            (cost for strategy, cost in self._simulated.items() if not study.knows(strategy)),
-            default=None,
-        )
-        if left is None:
+        left = [cost for strategy, cost in self._simulated.items() if not study.knows(strategy)]
+        if not left:
             return Remaining(math.inf, "the whole space, which is tried")
         if self.objective.trusted:
-            return Remaining(left, "the simulator, which is the objective")
-        if len(ratios) < FEWEST_TRIALS:
+            return Remaining(min(left), "the simulator, which is the objective")
+        found = {
+            trial.strategy: trial.cost
+            for trial in study.trials
+            if trial.feasible and trial.cost is not None and trial.strategy in self._simulated
+        }
+        if len(found) < FEWEST_TRIALS:
             return None
+        usual = Scale.of(list(self._simulated.values()))
+        expected = usual.steadied([self._simulated[strategy] for strategy in found])
+        costs = Scale.of(list(found.values()))
+        values = costs.steadied(list(found.values()))
+        slope = self._slope(expected, values) if costs.sign else _slope(expected, values)
+        away = values - slope * expected
         band = self.problem.band
-        found, known = pstdev(ratios), 0.0 if band is None else math.log1p(band.between_plans)
-        scatter = max(found, known)
-        which = "the scatter of these trials"
-        if known > found:
-            which = "by which the simulator's errors of two plans differ"
-        better = -BANDS * scatter if left > 0 else BANDS * scatter
-        factor = math.exp(median(ratios) + better)
+        known = 0.0 if band is None else abs(slope) * math.log1p(band.between_plans)
+        scatter, which = float(np.std(away)), "the scatter of these trials"
+        if known > scatter:
+            scatter, which = known, "by which the simulator's errors of two plans differ"
+        least = float(np.min(slope * usual.steadied(left))) + float(np.median(away))
+        size = percent(math.expm1(scatter))
+        follows = f"times a factor from {len(found)} trials"
+        if not costs.sign:
+            follows = f"as {len(found)} trials of both signs follow them"
+            size = f"{scatter * costs.largest:.3g}"
         return Remaining(
-            left * factor,
-            f"the simulator's costs of the strategies not tried, times a factor from "
-            f"{len(ratios)} trials, less {BANDS} bands of {percent(math.expm1(scatter))}, {which}",
+            costs.cost(least - BANDS * scatter),
+            f"the simulator's costs of the strategies not tried, {follows}, less {BANDS} bands of "
+            f"{size}, {which}",
         )
 
-    def _log_ratios(self, study: Study) -> Iterator[float]:
-        """Logarithms of measured over simulated costs."""
-        for trial in study.trials:
-            simulated = self._simulated.get(trial.strategy)
-            if trial.feasible and trial.cost and simulated and trial.cost / simulated > 0:
-                yield math.log(trial.cost / simulated)
+    def _slope(self, expected: Floats, values: Floats) -> float:
+        """How fast the logarithm of costs rises with that of simulated ones."""
+        band = self.problem.band
+        return 1.0 + slope_of(expected, values - expected, NOISE if band is None else band.repeat)
 
     @cached_property
     def _simulated(self) -> dict[Strategy, float]:
@@ -125,3 +138,9 @@ class BySimulator:
         name = self.objective.metric if self.objective.metric in found.metrics else usual
         sign = -1.0 if self.objective.maximize else 1.0
         return [sign * float(value) for value in found.metrics[name]]
+
+
+def _slope(expected: Floats, values: Floats) -> float:
+    """How fast values rise with what is expected: a line of least squares."""
+    steps = expected - expected.mean()
+    return float(steps @ values / (steps @ steps)) if steps.any() else 0.0

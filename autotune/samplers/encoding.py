@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from distir.arrays import Codes
+import numpy as np
+
+from distir.arrays import Codes, Floats
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from search_spaces import SearchSpace, Value
@@ -53,10 +56,30 @@ class Encoding:
         return [self._place[name][getattr(strategy, name)] for name in self.space.names]
 
 
-def steadied(costs: Sequence[float]) -> list[float]:
-    """`costs` on a logarithmic scale where they all have one sign; the order stays."""
-    if all(cost > 0 for cost in costs):
-        return [math.log(cost) for cost in costs]
-    if all(cost < 0 for cost in costs):
-        return [-math.log(-cost) for cost in costs]
-    return list(costs)
+class Scale(NamedTuple):
+    """A scale on which costs are steady: logarithms where all have one sign, otherwise parts of the
+    largest. The order stays."""
+
+    sign: int
+    """1 or -1, or 0 where signs are mixed."""
+    largest: float
+    """The largest cost, whatever its sign."""
+
+    @classmethod
+    def of(cls, costs: Sequence[float]) -> Scale:
+        """That of these costs; logarithms where there are none."""
+        above, below = (any(sign * cost <= 0 for cost in costs) for sign in (1, -1))
+        sign = 1 if not above else -1 if not below else 0
+        return cls(sign, max((abs(cost) for cost in costs), default=1.0) or 1.0)
+
+    def steadied(self, costs: Sequence[float]) -> Floats:
+        """Costs on this scale."""
+        values = np.array(costs, np.float64)
+        return self.sign * np.log(self.sign * values) if self.sign else values / self.largest
+
+    def cost(self, value: float) -> float:
+        """The cost of a value on this scale."""
+        return self.sign * math.exp(self.sign * value) if self.sign else value * self.largest
+
+
+__all__ = ["Encoding", "Scale"]

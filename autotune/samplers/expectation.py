@@ -102,6 +102,11 @@ class Prospects(Protocol):
         ...
 
     @property
+    def between_layouts(self) -> float:
+        """Relative error of plans with different layouts, beside what they share."""
+        ...
+
+    @property
     def experience(self) -> Experience:
         """What other studies have learned of their expectations."""
         ...

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.samplers.encoding import steadied
+from autotune.samplers.encoding import Scale
 from autotune.samplers.expectation import Expectation, Prospects, unexpected
 from autotune.samplers.experience import Experience, Observation
 from autotune.samplers.failures import chance_not_to_fail
@@ -29,17 +29,22 @@ from autotune.samplers.residual import Estimate, Residual, improvement
 from autotune.samplers.sampler import Outcome, Remaining, Sampler
 from autotune.samplers.slope import slope_of
 from distir.arrays import Flags, Floats, Indices
-from distir.strategies import Strategies
+from distir.strategies import FIELDS, Strategies
 from distir.strategy import Strategy
 from distir.units import percent
 from search_spaces import SearchSpace
 
+ALIKE = ("schedule", "chunks", "microbatches")
+"""Choices in which like plans differ: errors of expectations are nearly the same for these."""
 LAYOUTS_FIRST = 2
 """Trials of different layouts before the process is asked."""
 LIKELY = 0.5
 """Chance to run from which on a strategy is tried in the expected order."""
 NOISE = 0.035
 """Relative spread of repeated measurements, where nothing else is known."""
+BETWEEN_LAYOUTS = 0.09
+"""Relative error of plans with different layouts, beside what they share, where nothing else is
+known."""
 FEWEST_TO_EXPECT = 5
 """Trials before anything is said of what is left."""
 BANDS = 2
@@ -72,10 +77,12 @@ class GuidedSampler:
         batch_size: int,
         *,
         noise: float = NOISE,
+        between_layouts: float = BETWEEN_LAYOUTS,
         experience: Experience = (),
         rest: Sampler | None = None,
     ) -> None:
-        """`experience`: what other studies have learned of their expectations."""
+        """`experience`: what other studies have learned of their expectations; `between_layouts`:
+        how far these may be off for a plan that no trial is like."""
         table = expected.table
         self._carried = experience
         self._samples = samples_of(table, batch_size)
@@ -83,11 +90,12 @@ class GuidedSampler:
         self._rows = features.rows(table, self._samples)
         self._simulated = expected.log_cost
         self._expected = _moved(expected, self._rows, features, experience)
-        self._noise = noise
+        self._noise, self._between_layouts = noise, between_layouts
         self._rest = rest
         self._elsewhere: set[Strategy] = set()
         self._places = {strategy: place for place, strategy in enumerate(table)}
         self._layouts = expected.layouts()
+        self._plans = table.distinct([name for name in FIELDS if name not in ALIKE])[1]
         self._open: Flags = np.ones(len(expected), np.bool_)
         self._residual: Residual | None = None
         self._costs: dict[int, float] = {}
@@ -166,22 +174,29 @@ class GuidedSampler:
         return Forecast(ratio, float(estimate.deviation[place]))
 
     def best_remaining(self) -> Remaining | None:
-        """The least that a strategy which is left, and likely to fit, may cost by the process."""
+        """The least that a strategy which is left, and likely to fit, may cost by the process. What
+        it has learned of like strategies says little of others: for these the errors count by
+        which such plans are known to differ."""
         likely = self._open & (self._chance_to_run >= LIKELY)
         best = min(self._costs.values(), default=0.0)
         if not likely.any() or best == 0 or len(self._costs) < FEWEST_TO_EXPECT:
             return None
         estimate = self._estimate()
-        least = np.where(likely, estimate.mean - BANDS * estimate.deviation, np.inf)
+        unlike = ~np.isin(self._plans, self._plans[self._tried]) * self._between_layouts
+        known = np.hypot(unlike, self._noise)
+        band = np.maximum(estimate.deviation, known)
+        least = np.where(likely, estimate.mean - BANDS * band, np.inf)
         place = int(np.argmin(least))
-        factor = math.exp(float(least[place] - self._found.min()))
-        band = math.expm1(float(estimate.deviation[place]))
+        label, size = self._expected.table[place].label, percent(math.expm1(float(band[place])))
+        why = f"how sure the correction is at {label}"
+        if known[place] > estimate.deviation[place]:
+            which = "no trial is like" if unlike[place] else "are like those that were tried"
+            why = f"the usual error of plans that {which}, such as {label}"
         return Remaining(
-            best * factor if best > 0 else best / factor,
+            self._scale.cost(float(least[place])),
             f"what the simulator expects of the {int(likely.sum()):,} strategies left that are "
             f"likely to fit, corrected by what {len(self._costs)} trials showed, less {BANDS} "
-            f"bands of {percent(band)}, which is how sure the correction is at "
-            f"{self._expected.table[place].label}",
+            f"bands of {size}, which is {why}",
         )
 
     @property
@@ -191,11 +206,13 @@ class GuidedSampler:
 
     @property
     def _found(self) -> Floats:
-        """Their costs as logarithms, where these exist."""
-        costs = list(self._costs.values())
-        mixed = min(costs, default=1.0) <= 0 <= max(costs, default=1.0)
-        largest = max((abs(cost) for cost in costs), default=1.0) or 1.0
-        return np.array([cost / largest for cost in costs] if mixed else steadied(costs))
+        """Their costs on the scale of estimates."""
+        return self._scale.steadied(list(self._costs.values()))
+
+    @property
+    def _scale(self) -> Scale:
+        """The scale of estimates."""
+        return Scale.of(list(self._costs.values()))
 
     @property
     def _log_ratios(self) -> Floats:
@@ -272,6 +289,7 @@ def guided(space: SearchSpace, seed: int, prospects: Prospects | None = None) ->
         prospects.simulated(),
         prospects.batch_size,
         noise=prospects.noise,
+        between_layouts=prospects.between_layouts,
         experience=prospects.experience,
         rest=rest,
     )

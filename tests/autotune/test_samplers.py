@@ -11,7 +11,7 @@ from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import load_objective
 from autotune.questions.compare import Archive, contest, standing
 from autotune.samplers import SAMPLERS, Sampler, load_sampler
-from autotune.samplers.encoding import Encoding, steadied
+from autotune.samplers.encoding import Encoding, Scale
 from autotune.testing import SamplerContract, ToySimulator, ToyWorkload, toy_problem, toy_space
 from distir.errors import UnknownNameError
 from distir.strategy import Strategy
@@ -125,7 +125,10 @@ def test_powers_of_two_are_encoded_by_their_logarithm() -> None:
 
 def test_steadied_costs_keep_their_order() -> None:
     for costs in ([0.1, 3.0, 200.0], [-300.0, -2.0, -0.5], [-1.0, 0.0, 5.0]):
-        assert sorted(steadied(costs)) == steadied(costs)
+        scale = Scale.of(costs)
+        steadied = scale.steadied(costs).tolist()
+        assert sorted(steadied) == steadied
+        assert [scale.cost(each) for each in steadied] == pytest.approx(costs)
 
 
 def test_an_unknown_sampler_is_met_with_the_near_ones() -> None:

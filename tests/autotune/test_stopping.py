@@ -108,6 +108,67 @@ def test_what_is_left_when_a_search_ends_is_within_what_was_asked_for(
         assert words in " ".join(as_text(study_report(found)).split())
 
 
+def less(part: float) -> Callable[..., float]:
+    """Seconds less a number, so that costs may have both signs."""
+
+    def measure(strategy: Strategy, simulate: Callable[[Strategy], Evaluation]) -> float:
+        return simulate(strategy).metrics[iteration_seconds.name] - part
+
+    return measure
+
+
+def rate_below_zero(strategy: Strategy, simulate: Callable[[Strategy], Evaluation]) -> float:
+    return -1 / simulate(strategy).metrics[iteration_seconds.name]
+
+
+@pytest.mark.parametrize("sampler", ["random", "guided"])
+def test_costs_may_have_either_sign_or_both(sampler: str) -> None:
+    problem = toy_problem()
+    times = [
+        problem.simulate(each).metrics[iteration_seconds.name]
+        for each in problem.space.enumerate()
+        if problem.simulate(each).feasible
+    ]
+    middle = sorted(times)[len(times) // 4]
+    objectives: list[Callable[..., float]] = [rate_below_zero, less(2 * max(times)), less(middle)]
+    for objective in objectives:
+        found = searched(objective, sampler=sampler, stop_within=0.1, trials=1000, seed=4)
+        grid = evaluate_grid(problem.space, load_objective(objective, problem.simulate))
+        assert grid.best is not None
+        assert grid.best.cost is not None
+        assert found.found is not None
+        assert found.found.cost is not None
+        assert found.found.cost - grid.best.cost <= 0.1 / 0.9 * abs(found.found.cost)
+        if objective is rate_below_zero:
+            assert found.stopped is not None
+            assert found.stopped.reason == "stop-within"
+
+
+def better_with_pipelines(part: float) -> Callable[..., float]:
+    """The simulated seconds, of which only a part is right where there are pipelines."""
+
+    def measure(strategy: Strategy, simulate: Callable[[Strategy], Evaluation]) -> float:
+        wrong = part if strategy.pp > 1 else 1.0
+        return wrong * simulate(strategy).metrics[iteration_seconds.name]
+
+    return measure
+
+
+def test_like_plans_say_little_of_others() -> None:
+    """Five trials without pipelines that are as expected do not end the search while plans with
+    pipelines are expected to be hardly worse: the simulator may be off by that."""
+    problem = toy_problem()
+    found = searched(better_with_pipelines(0.85), sampler="guided", stop_within=0.0, trials=1000)
+    assert {trial.strategy.pp > 1 for trial in found.trials} == {False, True}
+    whole = min(
+        better_with_pipelines(0.85)(each, problem.simulate)
+        for each in problem.space.enumerate()
+        if problem.simulate(each).feasible
+    )
+    assert found.found is not None
+    assert found.found.cost == pytest.approx(whole)
+
+
 def test_nothing_is_said_of_what_is_left_before_enough_is_known() -> None:
     found = searched(like_the_simulator(1.0), sampler="tpe", stop_within=10.0, trials=1000)
     assert len(found.trials) >= 5
