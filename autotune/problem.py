@@ -21,7 +21,7 @@ from distir.factoring import divisors
 from distir.metrics import METRICS, find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.rules import hosts_are_known
 from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
-from distir.units import format_flops_per_second, percent
+from distir.units import counted, format_flops_per_second, percent
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 
 if TYPE_CHECKING:
@@ -169,6 +169,10 @@ class Problem:
         lists = self.known_lists(trial.strategy)
         named = {"known_lists": lists} if lists else {}
         return trial.outcome(self.batch_size) | memory | named
+
+    def of_space(self, count: int) -> str:
+        """A number of strategies: `1,899 valid strategies in the space standard`."""
+        return f"{counted(count, 'valid strategy')} in the space {self.space_name}"
 
     @property
     def title(self) -> str:

@@ -198,8 +198,9 @@ def short_days(seconds: float) -> str:
 
 
 def counted(count: int, what: str, plural: str = "s") -> str:
-    """`1 chunk`, `2 chunks`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}{plural}"
+    """`1 chunk`, `2 chunks`, `3,000 strategies`."""
+    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}{plural}"
+    return f"{count:,} {what if count == 1 else several}"
 
 
 def short_bytes(size: float) -> str:

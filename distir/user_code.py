@@ -40,7 +40,8 @@ def find_object(
     if place.endswith(".py"):
         file = user_path(place)
         if not is_file(file):
-            raise error(f"{label}: there is no file {file} in {Path.cwd()}")
+            where = "" if file.is_absolute() else f" in {Path.cwd()}"
+            raise error(f"{label}: there is no file {file}{where}")
         check_no_output(file, error)
         module = run_user_code(label, lambda: _load_file(file), error)
     else:

@@ -10,6 +10,7 @@ from autotune.exhaustive.collect import TIME
 from autotune.objectives.costs import regret
 from autotune.problem import Problem
 from autotune.study.trial import Trial
+from distir.units import counted
 
 UNFIT = "does not fit"
 """What strategies are ruled out for that need more memory than there is."""
@@ -74,7 +75,7 @@ class Certificate:
         those that were."""
         ruled_out = sum(self.ruled_out.values())
         look = f" after a first look at {self.looked_at:,}" if self.looked_at else ""
-        by = f"ruled out by {self.bounds:,} bounds{look}"
+        by = f"ruled out by {counted(self.bounds, 'bound')}{look}"
         if self.evaluated + ruled_out < self.space_size:
             return f", {ruled_out:,} {by}, the others left"
         return f", the others {by}" if ruled_out else ""

@@ -100,7 +100,7 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
     best = grid.best
     stopped = "" if grid.complete else ", interrupted"
     evaluated = (
-        f"{grid.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
+        f"{problem.of_space(grid.space_size)}; evaluated "
         f"{grid.evaluated:,} in {grid.seconds:.2f} s{stopped}; {grid.feasible:,} feasible."
     )
     lead = [evaluated]
@@ -124,7 +124,7 @@ def certificate_page(
     told = told or Told()
     best = certificate.best
     evaluated = (
-        f"{certificate.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
+        f"{problem.of_space(certificate.space_size)}; evaluated "
         f"{certificate.evaluated:,}{certificate.rest}, in {certificate.seconds:.2f} s."
     )
     ruled_out = [f"{count:,} {reason}." for reason, count in certificate.ruled_out.items()]

@@ -36,7 +36,7 @@ def compare_report(comparison: Comparison) -> RenderableType:
     problem, grid = comparison.problem, comparison.grid
     best = grid.best.label if grid.best else "nothing"
     summary = (
-        f"{grid.space_size:,} valid strategies in the space {problem.space_name}, all evaluated in "
+        f"{problem.of_space(grid.space_size)}, all evaluated in "
         f"{grid.seconds:.2f} s; the best is {best}. Each search tries "
         f"{comparison.trials}; trials to 1 % is the median of those that got there."
     )

@@ -39,7 +39,7 @@ def _parts(
     yield from (Text(note) for note in problem.notes)
     stopped = "" if grid.complete else ", interrupted"
     yield Text(
-        f"{grid.space_size:,} valid strategies in the space {problem.space_name}; evaluated "
+        f"{problem.of_space(grid.space_size)}; evaluated "
         f"{grid.evaluated:,} in {grid.seconds:.2f} s{stopped}; {grid.feasible:,} feasible.\n"
     )
     if grid.ranked:
@@ -93,7 +93,7 @@ def _certificate_parts(
     yield Text(problem.title, style="bold")
     yield from (Text(note) for note in problem.notes)
     yield Text(
-        f"{size:,} valid strategies in the space {problem.space_name}; evaluated {evaluated:,} "
+        f"{problem.of_space(size)}; evaluated {evaluated:,} "
         f"({percent(evaluated / size)}){certificate.rest}, in {certificate.seconds:.2f} s."
     )
     for reason, count in certificate.ruled_out.items():

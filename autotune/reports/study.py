@@ -189,10 +189,8 @@ def _looked_for(result: TuneResult) -> str:
         f"the {'largest' if aim.maximize else 'smallest'} {heading(aim.metric or 'value')}"
         for aim in result.objective.aims
     ]
-    return (
-        f"{result.problem.space.count():,} valid strategies in the space "
-        f"{result.problem.space_name}, searched for {' and '.join(goals)}."
-    )
+    whole = result.problem.of_space(result.problem.space.count())
+    return f"{whole}, searched for {' and '.join(goals)}."
 
 
 def _searched(result: TuneResult) -> str:

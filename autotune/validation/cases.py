@@ -138,6 +138,8 @@ class Case:
             self.model.config.heads,
             self.model.config.ffn_width,
             self.experts,
+            self.precision,
+            self.optimizer,
         )
 
 
@@ -237,13 +239,26 @@ def _measured(row: MeasuredRow, config: TransformerConfig, recompute: str) -> Me
         scale = next((_GIGA[name] for name in _GIGA if name in unit.values), 1e9)
         memory = stated * scale
     seconds = None if out_of_memory else row.measured_seconds
-    if seconds is None and memory is None and not out_of_memory:
-        batch, length = row.needed("global_batch"), row.needed("seq_len")
-        seconds = seconds_of_rate(row, config, batch, length, recompute)
+    if seconds is None and not out_of_memory:
+        seconds = _seconds_of_rate(row, config, recompute, needed=memory is None)
     if seconds is None and memory is None and not out_of_memory:
         raise UnusableRowError("nothing measured")
     counter = unit.values["counter"] if unit is not None and memory is not None else ""
     return Measured(seconds, memory, counter, out_of_memory)
+
+
+def _seconds_of_rate(
+    row: MeasuredRow, config: TransformerConfig, recompute: str, *, needed: bool
+) -> float | None:
+    """Seconds by the rate of FLOPs; where nobody knows what was counted there are none, unless the
+    row has nothing else (`needed`)."""
+    batch, length = row.needed("global_batch"), row.needed("seq_len")
+    try:
+        return seconds_of_rate(row, config, batch, length, recompute)
+    except UnusableRowError:
+        if needed:
+            raise
+        return None
 
 
 def _memory_unit(row: MeasuredRow) -> Meaning | None:

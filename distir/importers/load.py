@@ -106,6 +106,8 @@ def load_source(
     if not isinstance(source, (str, Path)):
         label = getattr(source, "__name__", type(source).__name__)
         return _from_object(source, label, label, options)
+    if not str(source).strip():
+        raise ImportModelError(f"the model is {str(source)!r}; expected {_FORMS}")
     path = Path(source)
     if path.suffix.lower() == ".onnx":
         return _from_onnx_file(path, options)

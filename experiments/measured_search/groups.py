@@ -48,7 +48,14 @@ def read_groups(
     takes for all, in place of the one that each was measured with. `progress` is told how far it
     is, and what cannot be used."""
     made = [make_case(row) for row in read_rows(file)]
-    every = _competing([each for each in made if isinstance(each, Case)], lambda case: case)
+    cases = [each for each in made if isinstance(each, Case)]
+    timed = [case for case in cases if _is_trial(case)]
+    if len(timed) < len(cases):
+        progress(
+            f"{len(cases) - len(timed)} of {len(made)} rows cannot be used: their memory was "
+            "measured, and no time"
+        )
+    every = _competing(timed, lambda case: case)
     competing = [cases for cases in every if _is_large(cases)]
     for text in _unused([each for each in made if isinstance(each, Exclusion)], len(made)):
         progress(text)
@@ -65,6 +72,11 @@ def read_groups(
         simulated = _too_few(map(_cases, groups), " that can be simulated")
         progress(simulated if competing else _too_few(every))
     return [_group(each) for each in large]
+
+
+def _is_trial(case: Case) -> bool:
+    """Whether it is known what comes of trying it: a time, or that the memory was not enough."""
+    return case.measured.seconds is not None or case.measured.out_of_memory
 
 
 def _cases(outcomes: Iterable[PredictedRow]) -> list[Case]:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import autotune
-from autotune.cli.options import positive
+from autotune.cli.options import positive, whole
 from autotune.cli.parser import Parser
 from autotune.objectives.costs import regret
 from autotune.prospects.prospects import ProblemProspects
@@ -37,9 +37,10 @@ from autotune.study.study import Study
 from distir.errors import DistirError
 from distir.files import check_writable, write_text
 from distir.strategy import Strategy
+from distir.units import counted
 from experiments.command import exit_status, make_folder, note
 from experiments.samplers.problems import default_questions, read_questions
-from experiments.samplers.truth import SIMULATOR, Truth, find_truth, key_of
+from experiments.samplers.truth import SIMULATOR, Truth, can_be_kept, find_truth, key_of
 
 CACHE = Path("build/samplers")
 DRAWN, DRAW_SEED = 36, 20261123
@@ -99,7 +100,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--samplers", type=_names, default=",".join(SAMPLERS), metavar="A,B")
     parser.add_argument("--trials", type=positive, default=30, metavar="N", help="(default 30)")
     parser.add_argument("--seeds", type=positive, default=2, metavar="N", help="(default 2)")
-    parser.add_argument("--drawn", type=int, default=DRAWN, help=f"drawn problems ({DRAWN})")
+    parser.add_argument("--drawn", type=whole, default=DRAWN, help=f"drawn problems ({DRAWN})")
     parser.add_argument("--draw-seed", type=int, default=DRAW_SEED)
     parser.add_argument(
         "--cache", type=Path, default=CACHE, help=f"where truths are kept ({CACHE})"
@@ -165,11 +166,14 @@ class _Timed:
 
 def _kept_case(truth: Truth, name: str, seed: int, trials: int, folder: Path) -> Case:
     """A case, from the folder if it is there."""
+    if not can_be_kept(truth.question, name):
+        return _case(truth, name, seed, trials)
     key = key_of(truth.question, (*SIMULATOR, autotune), name, seed, trials)
     file = folder / f"{key}.json"
-    if file.exists():
+    try:
         return Case(**json.loads(file.read_text(encoding="utf-8")))
-    case = _case(truth, name, seed, trials)
+    except (OSError, ValueError, TypeError):  # there is none, or a damaged one
+        case = _case(truth, name, seed, trials)
     write_text(file, json.dumps(asdict(case)))
     return case
 
@@ -256,7 +260,8 @@ def _interval(values: Any, problems: Sequence[str]) -> list[float] | None:
 
 def _print(found: dict[str, Any]) -> None:
     count, seeds, trials = len(found["problems"]), found["seeds"], found["trials"]
-    print(f"{count} problems, {seeds} seeds, {trials} trials")
+    numbers = (count, "problem"), (seeds, "seed"), (trials, "trial")
+    print(", ".join(counted(*each) for each in numbers))
     print("sampler     within 1 %          regret median      p95   infeasible   ms   set-up s")
     for name, each in found["samplers"].items():
         if each["cases"]:

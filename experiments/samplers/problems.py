@@ -38,6 +38,11 @@ class Question:
         names = (each.name for each in fields(ProblemStatement))
         return cls({name: stated[name] for name in names if name in stated}, objective)
 
+    @property
+    def asked(self) -> tuple[str, str]:
+        """What is asked, in words that are equal for equal questions."""
+        return repr(ProblemStatement(**self.stated)), self.objective
+
     def problem(self) -> Problem:
         """The problem; raises `DistirError` if there is no such problem."""
         statement = Goal(objective=self.objective).suited(ProblemStatement(**self.stated))
@@ -103,13 +108,13 @@ def read_questions(path: Path) -> list[Question]:
         or not all(isinstance(each, Mapping) for each in cast("list[object]", content))
     ):
         raise DistirError(f"{path}: expected a list of mappings, each with a model and options")
-    found: dict[str, Question] = {}
+    found: dict[tuple[str, str], Question] = {}
     for number, each in enumerate(cast("list[Mapping[str, Any]]", content), start=1):
         try:
             question = Question.of(each)
         except DistirError as error:
             raise DistirError(f"{path}, problem {number}: {error}") from error
-        found.setdefault(question.name, question)
+        found.setdefault(question.asked, question)
     return list(found.values())
 
 

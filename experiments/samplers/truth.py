@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -30,8 +31,10 @@ from distir.errors import DistirError
 from distir.files import is_file, user_path, whole_file
 from distir.metrics import iteration_seconds, peak_memory_bytes
 from distir.strategy import Strategy
-from experiments.samplers.problems import Question
+from experiments.samplers.problems import OBJECTIVE, Question
 
+WHOLE_FILES = (".onnx", ".json")
+"""Endings of files of models that name no further ones."""
 MOST_EVALUATED = 150_000
 """Strategies of the largest space that is evaluated in full."""
 SIMULATOR = (distir, search_spaces)
@@ -67,7 +70,7 @@ class Truth:
             "truth": self.how,
             "best": self.best.to_dict(),
             "label": self.best.label,
-            "best_value": abs(self.best_cost),
+            "best_value": -self.best_cost if self.objective.maximize else self.best_cost,
         }
 
 
@@ -147,9 +150,11 @@ def _known(
     question: Question, problem: Problem, objective: Objective, folder: Path | None
 ) -> dict[str, Any]:
     """Costs, violations, and, as far as they are known, metrics, by place in the space."""
-    file = None if folder is None else folder / f"{key_of(question, SIMULATOR)}.npz"
-    if file is not None and file.exists():
-        return dict(np.load(file))
+    file = None
+    if folder is not None and can_be_kept(question):
+        file = folder / f"{key_of(question, SIMULATOR)}.npz"
+    if file is not None and (kept := _read(file)) is not None:
+        return kept
     size = problem.space.count()
     names = ("cost", "violation", *KEPT)
     known = {name: np.full(size, np.nan) for name in names}
@@ -163,6 +168,29 @@ def _known(
         with whole_file(file) as written:
             np.savez_compressed(written, **columns)
     return known
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """What is kept in a file; None if there is none, or a damaged one."""
+    try:
+        with np.load(file) as kept:
+            return dict(kept)
+    except (OSError, EOFError, ValueError, BadZipFile):
+        return None
+
+
+def can_be_kept(question: Question, *others: str) -> bool:
+    """Whether the answer stays as long as the software does: not where the question or `others`
+    name code of one's own, or files that may name further files, as clusters and spaces may."""
+    stated = {**question.stated, OBJECTIVE: question.objective}
+    model = stated.pop("model", None)
+    named = [each for each in (*stated.values(), *others) if isinstance(each, str)]
+    whole = Path(str(model)).suffix in WHOLE_FILES or not _is_own(str(model))
+    return whole and not any(map(_is_own, named))
+
+
+def _is_own(text: str) -> bool:
+    return ":" in text or user_path(text).exists()
 
 
 def key_of(question: Question, packages: tuple[ModuleType, ...], *others: object) -> str:
@@ -194,4 +222,4 @@ def _software(packages: tuple[ModuleType, ...]) -> str:
     return digest.hexdigest()
 
 
-__all__ = ["SIMULATOR", "Truth", "find_truth", "key_of"]
+__all__ = ["SIMULATOR", "Truth", "can_be_kept", "find_truth", "key_of"]

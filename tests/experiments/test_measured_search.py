@@ -13,8 +13,9 @@ from autotune.samplers.expectation import Expectation
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from experiments.measured_search.__main__ import main, until_close
-from experiments.measured_search.groups import Group
+from experiments.measured_search.groups import Group, read_groups
 
+PRECISIONS = ("bf16", "fp16")
 HEADER = (
     "source,hardware,num_gpus,model,num_layers,hidden,heads,vocab,seq_len,global_batch,micro_batch,"
     "tp,pp,dp,iteration_time_s,flags"
@@ -58,6 +59,28 @@ def test_a_file_without_groups_says_why(tmp_path: Path, capsys: pytest.CaptureFi
     assert found["guided"] == {"mean_to_1_percent": None, "p90_to_1_percent": None, "groups": 0}
     assert "1 of 2 rows cannot be used" in captured.err
     assert "no group has 4 measured strategies; the largest has 1" in captured.err
+
+
+def test_runs_of_which_memory_alone_was_measured_are_no_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(1, 8, 8, "0.10"), row(2, 4, 8, "0.12"), row(4, 2, 8, "0.15"), row(8, 1, 8, "")]
+    file = tmp_path / "measured.csv"
+    memory = [f"{each},,20,GB" for each in rows]
+    header = HEADER.replace("flags", "flags,zero_stage,peak_memory_gb,mem_unit")
+    file.write_text("\n".join([header, *memory]) + "\n", encoding="utf-8")
+    assert main([str(file), "--json", "-"]) == 1
+    said = capsys.readouterr().err
+    assert "1 of 4 rows cannot be used: their memory was measured, and no time" in said
+    assert "the largest has 3" in said
+
+
+def test_runs_in_other_precisions_do_not_compete(tmp_path: Path) -> None:
+    rows = [f"{row(tp, 8 // tp, 8, '0.1')},{each}" for tp in (1, 2, 4, 8) for each in PRECISIONS]
+    file = tmp_path / "measured.csv"
+    file.write_text("\n".join([f"{HEADER},precision", *rows]) + "\n", encoding="utf-8")
+    groups = read_groups(file, None)
+    assert [len(group.seconds) for group in groups] == [4, 4]
 
 
 def test_strategies_that_cannot_be_simulated_are_counted(

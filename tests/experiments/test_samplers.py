@@ -13,7 +13,7 @@ from distir.errors import DistirError
 from distir.strategy import Strategy
 from experiments.samplers.__main__ import main
 from experiments.samplers.problems import Question, drawn_questions, read_questions
-from experiments.samplers.truth import SIMULATOR, key_of
+from experiments.samplers.truth import SIMULATOR, can_be_kept, key_of
 from search_spaces import SearchSpace
 
 PROBLEMS = """\
@@ -94,11 +94,12 @@ def test_problems_are_stated_as_run_takes_them() -> None:
 
 def test_equal_problems_are_one_however_they_are_spelled(tmp_path: Path) -> None:
     file = tmp_path / "problems.yaml"
-    one, same = (
+    same = (
         "{model: gpt2, batch-size: 8, devices: 4}",
         "{devices: 4, batch_size: 8, model: gpt2}",
+        "{model: gpt2, batch-size: 8, devices: 4, cluster: dgx-a100, mode: training}",
     )
-    file.write_text(f"- {one}\n- {same}\n", encoding="utf-8")
+    file.write_text("".join(f"- {each}\n" for each in same), encoding="utf-8")
     assert len(read_questions(file)) == 1
 
 
@@ -119,13 +120,50 @@ def test_what_is_left_out_is_said_with_the_reason(
 
 
 def test_a_changed_file_is_another_problem(tmp_path: Path) -> None:
-    space = tmp_path / "space.yaml"
-    question = Question.of({"model": "mlp-4x64", "space": str(space)})
+    model = tmp_path / "model.onnx"
+    question = Question.of({"model": str(model), "devices": 4})
     names: set[str] = set()
-    for zero in ("[0]", "[0, 3]"):
-        space.write_text(f"zero: {zero}\n", encoding="utf-8")
+    for content in (b"one", b"another"):
+        model.write_bytes(content)
         names.add(key_of(question, SIMULATOR))
+    assert can_be_kept(question)
     assert len(names) == 2
+
+
+def test_what_code_and_files_of_ones_own_decide_is_not_kept(tmp_path: Path) -> None:
+    space, cluster = tmp_path / "space.yaml", tmp_path / "lab.toml"
+    space.touch()
+    cluster.touch()
+    plain = {"model": "mlp-4x64", "devices": 4, "space": "small"}
+    assert can_be_kept(Question.of(plain), "tpe")
+    assert not can_be_kept(Question.of(plain), "mine:First")
+    own = {"space": space, "cluster": cluster, "objective": "mine:cost", "model": "mine.py:make"}
+    for name, value in own.items():
+        assert not can_be_kept(Question.of({**plain, name: str(value)}))
+
+
+def test_a_damaged_file_is_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, kept = tmp_path / "problems.yaml", tmp_path / "kept"
+    file.write_text(PROBLEMS.splitlines()[0], encoding="utf-8")
+    options = ["--problems", str(file), "--samplers", "random", "--trials", "3", "--seeds", "1"]
+    told: list[dict[str, Any]] = []
+    for damage in (b"", b"junk", b"left as it is"):
+        assert main([*options, "--cache", str(kept), "--json", "-"]) == 0
+        told.append(json.loads(capsys.readouterr().out)["problems"])
+        for each in kept.iterdir():
+            each.write_bytes(damage)
+    assert told[0] == told[1] == told[2]
+
+
+def test_the_best_value_has_its_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("def cost(strategy):\n    return -strategy.tp\n")
+    file = tmp_path / "problems.yaml"
+    objective = f"{tmp_path}/mine.py:cost"
+    file.write_text(f"- {{model: mlp-4x64, devices: 4, space: small, objective: '{objective}'}}\n")
+    options = ["--problems", str(file), "--samplers", "random", "--trials", "2", "--seeds", "1"]
+    assert main([*options, "--cache", str(tmp_path / "kept"), "--json", "-"]) == 0
+    (problem,) = json.loads(capsys.readouterr().out)["problems"].values()
+    assert problem["best_value"] == -4
 
 
 def interrupted(space: SearchSpace, seed: int) -> RandomSampler:

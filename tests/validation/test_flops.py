@@ -85,4 +85,9 @@ def test_a_rate_that_says_not_what_it_counts_is_none() -> None:
     assert reason(**rate) == "what TFLOP/s count is not stated"
     assert reason(**rate, tflops_def="by hand") == "tflops_def is not understood"
     assert case(tflops_per_gpu="100", tflops_def="by hand").measured.seconds == 0.5
+    memory = {**rate, "peak_memory_gb": "20", "mem_unit": "GiB"}
+    assert case(**memory, tflops_def="by hand").measured.seconds is None
+    assert case(**memory, tflops_def=MODEL).measured.seconds == (
+        case(**rate, tflops_def=MODEL).measured.seconds
+    )
     assert reason(iteration_time_s="") == "nothing measured"
