@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+from functools import lru_cache
 from typing import Any
 
 from distir.errors import DistirError
@@ -31,6 +32,14 @@ def load_torch() -> Any:
     return module
 
 
+@lru_cache(maxsize=64)
+def torch_dtype(dtype: Any) -> Any:
+    """PyTorch's type of NumPy's."""
+    import numpy as np
+
+    return load_torch().from_numpy(np.zeros(0, dtype)).dtype
+
+
 def load_torch_to_fork() -> Any:
     """As `load_torch`, with what gradients import at their first use: each process that is forked
     would import it anew. Raises `DistirError` if PyTorch is missing."""
@@ -40,4 +49,4 @@ def load_torch_to_fork() -> Any:
     return torch
 
 
-__all__ = ["load_torch", "load_torch_to_fork", "torch_installed"]
+__all__ = ["load_torch", "load_torch_to_fork", "torch_dtype", "torch_installed"]
