@@ -346,18 +346,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
 
     if statement.num_devices < 1:
         raise DistirError(f"there are {statement.num_devices} devices; expected at least 1")
-    looked_through = searched(statement.space)
-    stated_space = looked_through.name
-    if statement.mesh is not None:
-        looked_through = _on_mesh(looked_through, statement.mesh, statement)
-    elif statement.axis_lists is not None:
-        looked_through = looked_through.stating("axes", statement.axis_lists)
-    if statement.recomputation is not None:
-        looked_through = looked_through.stating("recompute", statement.recomputation)
-    if statement.recompute_layers:
-        looked_through = looked_through.stating("recompute_layers", statement.recompute_layers)
-    if statement.offload is not None:
-        looked_through = looked_through.stating("offload", statement.offload)
+    named = searched(statement.space)
+    looked_through = _as_stated(named, statement)
     stack, devices = statement.stack, statement.num_devices
     if isinstance(stack, (str, Path)):
         stack = load_stack(stack)
@@ -389,7 +379,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
         lists,
         () if hardware.host else (hosts_are_known(hardware.without_host),),
     )
-    _check_had(statement, space, stated_space)
+    _check_had(statement, space, named.name)
     return Problem(
         model=model.name,
         cluster=hardware.name,
@@ -420,6 +410,20 @@ def _loaded(statement: ProblemStatement) -> Problem:
         ),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
+
+
+def _as_stated(named: Searched, statement: ProblemStatement) -> Searched:
+    """The space that is named, with what is stated of all of its strategies."""
+    found = named
+    if statement.mesh is not None:
+        found = _on_mesh(found, statement.mesh, statement)
+    elif statement.axis_lists is not None:
+        found = found.stating("axes", statement.axis_lists)
+    if statement.recomputation is not None:
+        found = found.stating("recompute", statement.recomputation)
+    if statement.recompute_layers:
+        found = found.stating("recompute_layers", statement.recompute_layers)
+    return found if statement.offload is None else found.stating("offload", statement.offload)
 
 
 def _check_had(statement: ProblemStatement, space: SearchSpace, named: str) -> None:
