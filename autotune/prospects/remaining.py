@@ -4,12 +4,15 @@ Measured costs follow simulated ones up to a factor, with some scatter. The fact
 are those of the trials so far; of what was not tried, the best is the best simulated one times the
 factor, less two bands: the scatter of the trials, or that between plans which the simulator is
 known to have, whichever is larger. It is two because the best of many is one that is lucky. Costs
-of both signs have no factor: they follow the logarithm of simulated ones along a line.
+to which something is added follow simulated ones along a line, those of both signs have no factor
+at all: what is left may cost the less of what both say. Nothing is said where costs run against
+simulated ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -22,7 +25,7 @@ from autotune.problem import Problem
 from autotune.samplers.encoding import Scale
 from autotune.samplers.guided import NOISE
 from autotune.samplers.sampler import Predicts, Remaining, Sampler
-from autotune.samplers.slope import slope_of
+from autotune.samplers.slope import line, runs_against, slope_of
 from autotune.study.study import Study, blaming_the_sampler
 from distir.arrays import Floats
 from distir.errors import DistirError
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 FEWEST_TRIALS = 5
 """Trials that a factor and its scatter are taken from."""
 BANDS = 2
+MOST_SCATTER = 10.0
+"""Of logarithms: more is told as if it were this."""
 MOST_SIMULATED = 100_000
 """Largest space that is simulated for this."""
 
@@ -94,24 +99,39 @@ class BySimulator:
         expected = usual.steadied([self._simulated[strategy] for strategy in found])
         costs = Scale.of(list(found.values()))
         values = costs.steadied(list(found.values()))
-        slope = self._slope(expected, values) if costs.sign else _slope(expected, values)
+        if runs_against(expected, values):
+            return None
+        slope = self._slope(expected, values) if costs.sign else line(expected, values)[0]
         away = values - slope * expected
-        band = self.problem.band
-        known = 0.0 if band is None else abs(slope) * math.log1p(band.between_plans)
+        known = abs(slope) * self._between_plans
         scatter, which = float(np.std(away)), "the scatter of these trials"
         if known > scatter:
             scatter, which = known, "by which the simulator's errors of two plans differ"
         least = float(np.min(slope * usual.steadied(left))) + float(np.median(away))
-        size = percent(math.expm1(scatter))
-        follows = f"times a factor from {len(found)} trials"
-        if not costs.sign:
-            follows = f"as {len(found)} trials of both signs follow them"
-            size = f"{scatter * costs.largest:.3g}"
+        size, follows = f"{scatter * costs.largest:.3g}", f"as {len(found)} trials follow them"
+        if costs.sign:
+            size = percent(math.expm1(min(scatter, MOST_SCATTER)))
+            follows = f"times a factor from {len(found)} trials"
         return Remaining(
-            costs.cost(least - BANDS * scatter),
+            min(costs.cost(least - BANDS * scatter), self._along_a_line(found, min(left))),
             f"the simulator's costs of the strategies not tried, {follows}, less {BANDS} bands of "
             f"{size}, {which}",
         )
+
+    def _along_a_line(self, found: Mapping[Strategy, float], left: float) -> float:
+        """The least that the best of those left may cost if costs follow simulated ones along a
+        line: what is added to all costs has no factor."""
+        expected = np.array([self._simulated[strategy] for strategy in found])
+        costs = np.array(list(found.values()))
+        slope, start = line(expected, costs)
+        scatter = float(np.std(costs - start - slope * expected))
+        known = abs(slope * left) * self._between_plans
+        return start + slope * left - BANDS * max(scatter, known)
+
+    @property
+    def _between_plans(self) -> float:
+        band = self.problem.band
+        return 0.0 if band is None else math.log1p(band.between_plans)
 
     def _slope(self, expected: Floats, values: Floats) -> float:
         """How fast the logarithm of costs rises with that of simulated ones."""
@@ -138,9 +158,3 @@ class BySimulator:
         name = self.objective.metric if self.objective.metric in found.metrics else usual
         sign = -1.0 if self.objective.maximize else 1.0
         return [sign * float(value) for value in found.metrics[name]]
-
-
-def _slope(expected: Floats, values: Floats) -> float:
-    """How fast values rise with what is expected: a line of least squares."""
-    steps = expected - expected.mean()
-    return float(steps @ values / (steps @ steps)) if steps.any() else 0.0

@@ -8,6 +8,7 @@ follow from the others (dp, once tp and pp are chosen) are left out.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,9 @@ from distir.arrays import Codes, Floats
 from distir.strategies import Strategies
 from distir.strategy import Strategy
 from search_spaces import SearchSpace, Value
+
+LARGEST = math.log(sys.float_info.max)
+"""Logarithm of the largest number."""
 
 
 class Encoding:
@@ -78,8 +82,12 @@ class Scale(NamedTuple):
         return self.sign * np.log(self.sign * values) if self.sign else values / self.largest
 
     def cost(self, value: float) -> float:
-        """The cost of a value on this scale."""
-        return self.sign * math.exp(self.sign * value) if self.sign else value * self.largest
+        """The cost of a value on this scale; one that is too large for a number is infinite."""
+        if not self.sign:
+            return value * self.largest
+        return self.sign * (
+            math.exp(self.sign * value) if self.sign * value < LARGEST else math.inf
+        )
 
 
 __all__ = ["Encoding", "Scale"]

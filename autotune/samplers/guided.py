@@ -15,6 +15,7 @@ import math
 import random
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from autotune.samplers.margin import Margin
 from autotune.samplers.random import RandomSampler
 from autotune.samplers.residual import Estimate, Residual, improvement
 from autotune.samplers.sampler import Outcome, Remaining, Sampler
-from autotune.samplers.slope import slope_of
+from autotune.samplers.slope import runs_against, slope_of
 from distir.arrays import Flags, Floats, Indices
 from distir.strategies import FIELDS, Strategies
 from distir.strategy import Strategy
@@ -68,6 +69,14 @@ class Forecast:
     """Standard deviation of the logarithm of the ratio."""
 
 
+class _Foretold(NamedTuple):
+    """What was expected when these places had been tried."""
+
+    scale: Scale
+    places: frozenset[int]
+    estimate: Estimate
+
+
 class GuidedSampler:
     """Proposes each strategy of an expectation once, then those of `rest` that are left."""
 
@@ -101,6 +110,9 @@ class GuidedSampler:
         self._costs: dict[int, float] = {}
         self._ran: dict[int, bool] = {}
         self._failed: list[int] = []
+        self._before: _Foretold | None = None
+        self._errors: list[float] = []
+        """Of estimates that were made before a trial, what was found less what was expected."""
 
     def ask(self) -> Strategy | None:
         """The next strategy to try; None when all have been."""
@@ -176,20 +188,25 @@ class GuidedSampler:
     def best_remaining(self) -> Remaining | None:
         """The least that a strategy which is left, and likely to fit, may cost by the process. What
         it has learned of like strategies says little of others: for these the errors count by
-        which such plans are known to differ."""
+        which such plans are known to differ. Where costs run against what the simulator expects,
+        nothing is known of what it expects to be worst."""
         likely = self._open & (self._chance_to_run >= LIKELY)
         best = min(self._costs.values(), default=0.0)
         if not likely.any() or best == 0 or len(self._costs) < FEWEST_TO_EXPECT:
             return None
-        estimate = self._estimate()
+        if runs_against(self._simulated[self._tried], self._found):
+            return None
+        estimate = self._foretold()
         unlike = ~np.isin(self._plans, self._plans[self._tried]) * self._between_layouts
-        known = np.hypot(unlike, self._noise)
+        known = np.maximum(np.hypot(unlike, self._noise), self._missed)
         band = np.maximum(estimate.deviation, known)
         least = np.where(likely, estimate.mean - BANDS * band, np.inf)
         place = int(np.argmin(least))
         label, size = self._expected.table[place].label, percent(math.expm1(float(band[place])))
         why = f"how sure the correction is at {label}"
-        if known[place] > estimate.deviation[place]:
+        if self._missed >= band[place] > 0:
+            why = f"how far off the correction was for the last {len(self._errors)} trials"
+        elif known[place] > estimate.deviation[place]:
             which = "no trial is like" if unlike[place] else "are like those that were tried"
             why = f"the usual error of plans that {which}, such as {label}"
         return Remaining(
@@ -198,6 +215,23 @@ class GuidedSampler:
             f"likely to fit, corrected by what {len(self._costs)} trials showed, less {BANDS} "
             f"bands of {size}, which is {why}",
         )
+
+    def _foretold(self) -> Estimate:
+        """Estimates; notes how far the ones before were off for what was tried since."""
+        scale, before = self._scale, self._before
+        if before is not None and before.scale.sign == scale.sign:
+            new = [place for place in self._costs if place not in before.places]
+            found = scale.steadied([self._costs[place] for place in new])
+            self._errors += (found - before.estimate.mean[new]).tolist()
+            del self._errors[:-FEWEST_TO_EXPECT]
+        estimate = self._estimate()
+        self._before = _Foretold(scale, frozenset(self._costs), estimate)
+        return estimate
+
+    @property
+    def _missed(self) -> float:
+        """How far off the last estimates were, root mean square."""
+        return float(np.sqrt(np.mean(np.square(self._errors)))) if self._errors else 0.0
 
     @property
     def _tried(self) -> Indices:

@@ -36,4 +36,22 @@ def slope_of(log_expected: Floats, log_ratios: Floats, noise: float) -> float:
     return slope
 
 
-__all__ = ["slope_of"]
+def line(expected: Floats, found: Floats) -> tuple[float, float]:
+    """Slope and start of a line of least squares; of slope 0 where all is expected to be alike."""
+    steps = expected - expected.mean()
+    spread = float(steps @ steps)
+    slope = float(steps @ found) / spread if spread else 0.0
+    return slope, float(found.mean() - slope * expected.mean())
+
+
+def runs_against(expected: Floats, found: Floats) -> bool:
+    """Whether what was found falls where it was expected to rise, by more than chance: the slope of
+    a line through it lies two standard errors below 0."""
+    if len(found) < 3:
+        return False
+    slope, start = line(expected, found)
+    steps, left = expected - expected.mean(), found - start - slope * expected
+    return slope < 0 and slope**2 * float(steps @ steps) > 4 * float(left @ left) / (len(found) - 2)
+
+
+__all__ = ["line", "runs_against", "slope_of"]

@@ -23,7 +23,6 @@ _ONLY: Mapping[str, object] = {
     "add_cross_attention": False,
     "is_encoder_decoder": False,
     "layer_norm_elementwise_affine": True,
-    "position_embedding_type": "absolute",
     "pruned_heads": {},
     "is_causal": True,
     "_remove_final_layer_norm": False,

@@ -18,6 +18,7 @@ def _bert(name: str, fields: Fields) -> TransformerConfig:
         vocabulary=fields.count("vocab_size"),
         sequence_length=fields.count("max_position_embeddings"),
     )
+    fields.only("position_embedding_type", "absolute")
     config = replace(
         base,
         ffn=fields.count("intermediate_size"),

@@ -180,12 +180,24 @@ def rotary_fraction(fields: Fields, name: str, default: float) -> float:
     return fields.number(name, newer)
 
 
-def window_notes(fields: Fields) -> tuple[str, ...]:
-    """What is told of a window that attention has, if the file states one."""
+def window_notes(fields: Fields, usually: bool = True) -> tuple[str, ...]:
+    """What is told of a window that attention has, if the file states one; `usually`: whether it
+    counts where the file does not say so."""
     window = fields.integer("sliding_window", 0)
-    if not window or not fields.flag("use_sliding_window", True):
+    if not window or not fields.flag("use_sliding_window", usually):
         return ()
     return (f"attention reads the whole sequence; the model's window of {window:,} is not applied",)
+
+
+def unrotated_notes(fields: Fields) -> tuple[str, ...]:
+    """What is told of a family in which some layers rotate nothing: every fourth, or those with 0
+    in a list."""
+    listed = fields.integers("no_rope_layers")
+    if listed and all(listed):
+        return ()
+    return (
+        "every layer rotates queries and keys, which some of the model (no_rope_layers) do not",
+    )
 
 
 def rotation_notes(fields: Fields) -> tuple[str, ...]:
@@ -203,5 +215,6 @@ __all__ = [
     "rotary_base",
     "rotary_fraction",
     "rotation_notes",
+    "unrotated_notes",
     "window_notes",
 ]

@@ -13,6 +13,7 @@ from distir.importers.config_fields import (
     rotary_base,
     rotary_fraction,
     rotation_notes,
+    unrotated_notes,
     window_notes,
 )
 from distir.models.transformer import TransformerConfig, llama_config
@@ -27,10 +28,17 @@ def _llama(name: str, fields: Fields) -> TransformerConfig:
 
 
 def like_llama(
-    name: str, fields: Fields, *, head_dim: int = 0, epsilon: float = 1e-6, tied: bool = False
+    name: str,
+    fields: Fields,
+    *,
+    head_dim: int = 0,
+    epsilon: float = 1e-6,
+    tied: bool = False,
+    windows: bool = True,
 ) -> TransformerConfig:
-    """A model as in LLaMA's files. `head_dim`, `epsilon` and `tied` are what a file means that says
-    nothing of the width of heads (0: the model's over the heads), of norms and of the head."""
+    """A model as in LLaMA's files. What a file means that says nothing of it: `head_dim` the width
+    of heads (0: the model's over the heads), `epsilon` of norms, `tied` whether the head has the
+    embedding's table, `windows` whether a window that is stated counts."""
     heads = fields.count("num_attention_heads")
     base = llama_config(
         name,
@@ -54,20 +62,20 @@ def like_llama(
         ffn_bias=fields.flag("mlp_bias", False),
         tied_embeddings=fields.flag("tie_word_embeddings", tied),
         attention_dropout=fields.number("attention_dropout", 0.0) or None,
-        notes=window_notes(fields),
+        notes=window_notes(fields, windows),
     )
 
 
 @MODEL_TYPES.register("qwen2")
 def _qwen2(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    return replace(_llama(name, fields), qkv_bias=True)
+    return replace(like_llama(name, fields, windows=False), qkv_bias=True)
 
 
 @MODEL_TYPES.register("qwen3")
 def _qwen3(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    return replace(_llama(name, fields), qk_norm=True)
+    return replace(like_llama(name, fields, windows=False), qk_norm=True)
 
 
 @MODEL_TYPES.register("phi3")
@@ -146,9 +154,8 @@ def granite_scaled(config: TransformerConfig, fields: Fields) -> TransformerConf
 
 @MODEL_TYPES.register("smollm3")
 def _smollm3(name: str, fields: Fields) -> TransformerConfig:
-    base = like_llama(name, fields, tied=True)
-    note = "every layer rotates queries and keys; the model's no_rope_layers are not applied"
-    return replace(base, notes=(*base.notes, note))
+    base = like_llama(name, fields, tied=True, windows=False)
+    return replace(base, notes=(*base.notes, *unrotated_notes(fields)))
 
 
 @MODEL_TYPES.register("seed_oss")

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distir.importers.config_fields import MODEL_TYPES, Fields, rotary_fraction
+from distir.importers.config_fields import (
+    MODEL_TYPES,
+    Fields,
+    rotary_fraction,
+    unrotated_notes,
+)
 from distir.importers.config_llama import granite_scaled, like_ernie, like_llama
 from distir.models.experts import Experts
 from distir.models.latent import Latent
@@ -101,13 +106,15 @@ def _qwen2_moe(name: str, fields: Fields) -> TransformerConfig:
         shared_gate=True,
     )
     bias = fields.flag("qkv_bias", True)
-    return replace(like_llama(name, fields), qkv_bias=bias, experts=experts)
+    base = like_llama(name, fields, windows=False)
+    return replace(base, qkv_bias=bias, experts=experts)
 
 
 @MODEL_TYPES.register("qwen3_moe")
 def _qwen3_moe(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    return replace(like_llama(name, fields), qk_norm=True, experts=_qwen_experts(fields))
+    base = like_llama(name, fields, windows=False)
+    return replace(base, qk_norm=True, experts=_qwen_experts(fields))
 
 
 def _qwen_experts(fields: Fields) -> Experts:
@@ -168,7 +175,8 @@ def _deepseek_experts(
     """The mixture, with what a file means that leaves fields out."""
     choosing = fields.choice("topk_method", _WAYS_TO_CHOOSE, choosing)
     scoring = fields.choice("scoring_func", ("sigmoid", "softmax"), scoring)
-    corrected, grouped = choosing == "noaux_tc", choosing != "greedy"
+    corrected = choosing == "noaux_tc"
+    groups = 1 if choosing == "greedy" else fields.count("n_group", 1)
     width, every = fields.count("moe_intermediate_size"), fields.count("moe_layer_freq", 1)
     dense_layers = fields.integer("first_k_dense_replace", dense)
     return Experts(
@@ -182,9 +190,9 @@ def _deepseek_experts(
         shared_ffn=width * fields.integer("n_shared_experts", shared),
         dense_layers=dense_layers + -dense_layers % every,
         every=every,
-        groups=fields.count("n_group", 1) if grouped else 1,
-        chosen_groups=fields.count("topk_group", 1) if grouped else 1,
-        group_best=2 if corrected else 1,
+        groups=groups,
+        chosen_groups=fields.count("topk_group", 1) if groups > 1 else 1,
+        group_best=2 if corrected and groups > 1 else 1,
     )
 
 
@@ -216,9 +224,11 @@ def _glm4_moe(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("dots1")
 def _dots1(name: str, fields: Fields) -> TransformerConfig:
-    base = like_llama(name, fields)
-    experts = _deepseek_experts(fields, scoring="sigmoid", choosing="noaux_tc")
-    return replace(base, qk_norm=True, experts=experts)
+    """Published files call the way of scoring by the name of the way of choosing."""
+    fields.choice("scoring_func", ("noaux_tc", "sigmoid"), "sigmoid")
+    as_meant = fields.completed({}, {"scoring_func": "sigmoid"})
+    experts = _deepseek_experts(as_meant, scoring="sigmoid", choosing="noaux_tc")
+    return replace(like_llama(name, fields), qk_norm=True, experts=experts)
 
 
 @MODEL_TYPES.register("ernie4_5_moe")
@@ -240,7 +250,7 @@ def _ernie_moe(name: str, fields: Fields) -> TransformerConfig:
         dense_layers=start + (-start - 1) % every,
         every=every,
     )
-    return replace(base, experts=experts)
+    return replace(base, experts=experts, notes=(*base.notes, *_prediction_notes(fields)))
 
 
 @MODEL_TYPES.register("llama4_text")
@@ -260,15 +270,12 @@ def _llama4(name: str, fields: Fields) -> TransformerConfig:
     listed = fields.integers("moe_layers")
     if listed and listed != [layer for layer in range(base.layers) if experts.are_in(layer)]:
         raise fields.error("moe_layers are not those of interleave_moe_layer_step")
-    left_out = {
-        "use_qk_norm": "queries and keys are not normalized",
-        "attention_chunk_size": "attention reads the whole sequence",
-        "no_rope_layers": "every layer rotates queries and keys",
-    }
-    notes = (
-        f"{instead}; the model's {option} is not applied"
-        for option, instead in left_out.items()
-        if fields.has(option)
-    )
+    notes = [*base.notes, *unrotated_notes(fields)]
+    if fields.flag("use_qk_norm", True):
+        notes.append("queries and keys are not normalized; the model's use_qk_norm is not applied")
+    if chunk := fields.integer("attention_chunk_size", 8192):
+        notes.append(
+            f"attention reads the whole sequence, and not pieces of {chunk:,} as the model's"
+        )
     ffn = fields.count("intermediate_size_mlp", 16384)
-    return replace(base, ffn=ffn, experts=experts, notes=(*base.notes, *notes))
+    return replace(base, ffn=ffn, experts=experts, notes=tuple(notes))

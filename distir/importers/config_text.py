@@ -16,6 +16,9 @@ from distir.models.transformer import TransformerConfig
 Written = dict[str, Any]
 """Fields of a `config.json`."""
 
+NOTHING = object()
+"""Stands for `null`, where a family takes what is left out for something."""
+
 _ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATION_NAMES.items())}
 
 
@@ -26,7 +29,11 @@ def config_text(config: TransformerConfig) -> str | None:
     """
     for model_type, write in FAMILIES.items():
         fields: Written = {"model_type": model_type}
-        fields |= {name: value for name, value in write(config).items() if value is not None}
+        fields |= {
+            name: None if value is NOTHING else value
+            for name, value in write(config).items()
+            if value is not None
+        }
         try:
             found = MODEL_TYPES.get(model_type)(config.name, Fields(fields, model_type))
         except ImportModelError:
@@ -211,7 +218,7 @@ def _deepseek(config: TransformerConfig, corrected: bool) -> Written:
         **_llama(config),
         **_deepseek_experts(experts),
         "head_dim": None,
-        "q_lora_rank": latent.query_rank or None,
+        "q_lora_rank": latent.query_rank or NOTHING,
         "kv_lora_rank": latent.key_rank,
         "qk_nope_head_dim": latent.plain_dim,
         "qk_rope_head_dim": latent.rotary_dim,

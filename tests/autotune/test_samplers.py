@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import mean
 
 import pytest
@@ -129,6 +130,8 @@ def test_steadied_costs_keep_their_order() -> None:
         steadied = scale.steadied(costs).tolist()
         assert sorted(steadied) == steadied
         assert [scale.cost(each) for each in steadied] == pytest.approx(costs)
+    assert Scale.of([1.0]).cost(1e4) == math.inf
+    assert Scale.of([-1.0]).cost(-1e4) == -math.inf
 
 
 def test_an_unknown_sampler_is_met_with_the_near_ones() -> None:

@@ -144,6 +144,18 @@ def test_costs_may_have_either_sign_or_both(sampler: str) -> None:
             assert found.stopped.reason == "stop-within"
 
 
+def against(strategy: Strategy, simulate: Callable[[Strategy], Evaluation]) -> float:
+    """Worse where the simulator expects better."""
+    return 1 / simulate(strategy).metrics[iteration_seconds.name]
+
+
+@pytest.mark.parametrize("sampler", ["random", "guided"])
+def test_nothing_is_said_where_costs_run_against_what_is_simulated(sampler: str) -> None:
+    found = searched(against, sampler=sampler, stop_within=0.05, trials=60, seed=1)
+    assert found.stopped is not None
+    assert found.stopped.reason in ("trials", "space")
+
+
 def better_with_pipelines(part: float) -> Callable[..., float]:
     """The simulated seconds, of which only a part is right where there are pipelines."""
 

@@ -456,6 +456,7 @@ COMMAND_R7B: dict[str, Any] = {
     "head_dim": 128,
     "logit_scale": 0.25,
     "sliding_window": 4096,
+    "position_embedding_type": "rope_gptj",
 }
 GRANITE_MOE: dict[str, Any] = {
     "model_type": "granitemoe",
@@ -502,6 +503,8 @@ DOTS1: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "norm_topk_prob": True,
     "routed_scaling_factor": 2.5,
+    "scoring_func": "noaux_tc",
+    "topk_method": "noaux_tc",
 }
 ERNIE_MOE: dict[str, Any] = {
     "model_type": "ernie4_5_moe",

@@ -37,6 +37,7 @@ from tests.importers.published_configs import (
     QWEN2_MOE,
     QWEN3_MOE,
     ROBERTA,
+    SMOLLM3,
     STARCODER,
     STARCODER2,
 )
@@ -201,6 +202,23 @@ def test_options_that_are_not_applied_are_noted(
 ) -> None:
     (found,) = read_config(write(tmp_path, content)).notes
     assert note in found
+
+
+def test_what_a_family_leaves_out_is_told_only_where_it_is_there(tmp_path: Path) -> None:
+    windowed = {**LLAMA3, "model_type": "qwen2", "sliding_window": 4096}
+    assert not read_config(write(tmp_path, windowed)).notes
+    assert read_config(write(tmp_path, {**windowed, "use_sliding_window": True})).notes
+    assert read_config(write(tmp_path, SMOLLM3)).notes
+    assert not read_config(write(tmp_path, {**SMOLLM3, "no_rope_layers": [1] * 36})).notes
+    more = {**ERNIE_MOE, "num_nextn_predict_layers": 1}
+    assert "further tokens" in read_config(write(tmp_path, more)).notes[0]
+
+
+def test_queries_without_a_latent_are_written_as_null(tmp_path: Path) -> None:
+    content = {**DEEPSEEK_V3, "q_lora_rank": None}
+    text = config_text(read_config(write(tmp_path, content)))
+    assert text is not None
+    assert json.loads(text)["q_lora_rank"] is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from distir.errors import ImportModelError
 from distir.importers.config import read_config
-from tests.importers.published_configs import DEEPSEEK_V3
+from tests.importers.published_configs import DEEPSEEK_V3, QWEN3_MOE
 
 VISION = {"model_type": "siglip_vision_model", "hidden_size": 1152}
 GEMMA3_4B: dict[str, Any] = {
@@ -90,6 +90,34 @@ def test_what_the_object_leaves_out_is_as_in_its_class(tmp_path: Path) -> None:
 def test_the_whole_says_whether_embeddings_are_tied(tmp_path: Path) -> None:
     assert not read(tmp_path, LLAVA).tied_embeddings
     assert read(tmp_path, {**LLAVA, "tie_word_embeddings": True}).tied_embeddings
+
+
+def test_what_the_object_states_counts_by_any_of_its_names(tmp_path: Path) -> None:
+    mixture = {**QWEN3_MOE, "model_type": "qwen3_vl_moe_text"}
+    for name in ("num_experts", "num_local_experts"):
+        stated = {**mixture, name: 16}
+        if name != "num_experts":
+            del stated["num_experts"]
+        found = read(tmp_path, {"model_type": "qwen3_vl_moe", "text_config": stated})
+        assert found.experts is not None
+        assert found.experts.count == 16
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "value"),
+    [
+        ("gemma3_text", "rotary_base", 1e6),
+        ("deepseek_v3", "scale", 2.5),
+        ("deepseek_v3", "groups", 8),
+        ("llama4_text", "count", 16),
+    ],
+)
+def test_what_is_left_out_is_what_transformers_takes(
+    tmp_path: Path, model_type: str, name: str, value: float
+) -> None:
+    found = read(tmp_path, {"model_type": "any", "text_config": {"model_type": model_type}})
+    holder = found.experts if hasattr(found.experts, name) else found
+    assert getattr(holder, name) == value
 
 
 def test_an_object_has_the_layers_of_the_model_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from autotune.launch.facts import model_facts
 from autotune.launch.read import Reading, Stated, read_launch
 from autotune.launch.targets.megatron_model import unstated
 from autotune.problem import load_problem
+from distir.models.experts import Experts
 from distir.models.transformer import llama_config
 from distir.strategy import Strategy
 from tests.launch.strategies import launch_with, read_back
@@ -258,5 +259,12 @@ def test_all_that_megatron_cannot_say_of_a_model_is_told() -> None:
         "embedding_scale = 5.5",
         "activation = gelu_tanh that is gated",
     ]
+    experts = Experts(count=8, top_k=2, ffn=64, corrected=True)
+    softmax = replace(gemma, activation="silu", part_norms=False, embedding_scale=1.0)
+    softmax = replace(softmax, experts=experts)
+    assert unstated(model_facts(softmax)) == ["corrections of scores that are no sigmoids"]
+    sigmoid = replace(softmax, experts=replace(experts, scoring="sigmoid", normalized=False))
+    (said,) = unstated(model_facts(sigmoid))
+    assert "do not add up to 1" in said
     usual = replace(gemma, activation="silu", part_norms=False, embedding_scale=1.0)
     assert unstated(model_facts(usual)) == []

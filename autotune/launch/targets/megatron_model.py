@@ -158,12 +158,14 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
     sigmoid = options.get("--moe-router-score-function", "softmax") == "sigmoid"
     corrected = there("--moe-router-enable-expert-bias")
     count, groups = number("--num-experts", 0), number("--moe-router-num-groups", 1)
+    top_k = number("--moe-router-topk", 2)
     found = {
         "count": count,
-        "top_k": number("--moe-router-topk", 2),
+        "top_k": top_k,
         "ffn": number("--moe-ffn-hidden-size", facts[_m("ffn")]),
         "scoring": "sigmoid" if sigmoid else "softmax",
-        "normalized": sigmoid or not there("--moe-router-pre-softmax"),
+        # Weights of a single expert would all be 1.
+        "normalized": top_k > 1 if sigmoid else not there("--moe-router-pre-softmax"),
         "scale": typed(
             float,
             "--moe-router-topk-scaling-factor",
@@ -195,7 +197,7 @@ def _layers_of(given: Any, layers: int) -> Facts:
     """Which layers have experts, from a number (with 2 every other layer, the first among them) or
     a list such as `([0]*3+[1]*58)`."""
     text = str(given).strip().strip("\"'")
-    every = int(text) if text.isdecimal() else 0
+    every = int(text) if text.isdecimal() and len(text) < 10 else 0
     pattern = [int(layer % every == 0) for layer in range(layers)] if every else _pattern(text)
     if pattern is None or len(pattern) != layers:
         raise LaunchError(
@@ -437,6 +439,11 @@ def unstated(facts: Facts) -> list[str]:
             found.append(f"{name} = {facts[_m(name)]}")
     if facts.get(_m("experts.biases")):
         found.append("biases of experts and their router")
+    if facts.get(_m("experts.corrected")) and facts[_m("experts.scoring")] != "sigmoid":
+        found.append("corrections of scores that are no sigmoids")
+    if facts.get(_m("experts.scoring")) == "sigmoid" and facts[_m("experts.top_k")] > 1:
+        if not facts[_m("experts.normalized")]:
+            found.append("weights of several experts by sigmoids that do not add up to 1")
     gated, activation = facts[_m("gated")], facts[_m("activation")]
     if (gated and activation != "silu") or (not gated and activation not in ("gelu", "gelu_tanh")):
         found.append(f"activation = {activation} that is {'gated' if gated else 'not gated'}")
