@@ -195,9 +195,7 @@ def unrotated_notes(fields: Fields) -> tuple[str, ...]:
     listed = fields.integers("no_rope_layers")
     if listed and all(listed):
         return ()
-    return (
-        "every layer rotates queries and keys, which some of the model (no_rope_layers) do not",
-    )
+    return ("every layer rotates queries and keys; the model's no_rope_layers are not applied",)
 
 
 def rotation_notes(fields: Fields) -> tuple[str, ...]:

@@ -274,8 +274,7 @@ def _llama4(name: str, fields: Fields) -> TransformerConfig:
     if fields.flag("use_qk_norm", True):
         notes.append("queries and keys are not normalized; the model's use_qk_norm is not applied")
     if chunk := fields.integer("attention_chunk_size", 8192):
-        notes.append(
-            f"attention reads the whole sequence, and not pieces of {chunk:,} as the model's"
-        )
+        chunks = f"the model's attention_chunk_size of {chunk:,} is not applied"
+        notes.append(f"attention reads the whole sequence; {chunks}")
     ffn = fields.count("intermediate_size_mlp", 16384)
     return replace(base, ffn=ffn, experts=experts, notes=tuple(notes))
