@@ -53,6 +53,9 @@ MARKS = "*~"
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
 """Kinds of parallelism: fields of a strategy that count devices."""
 
+IN_ORDER_ALONE = ("schedule", "chunks", "microbatches")
+"""Choices that decide in what pieces and in what order every device runs the layers it keeps."""
+
 TAKEN = (*DEGREES, "compute", "gradients", "host", "actions")
 """Names that no mesh axis of a user's own can have: reports have them for something else."""
 
@@ -434,8 +437,8 @@ class Strategy:
     def differs_in_order_alone(self, other: Strategy) -> bool:
         """Whether the two differ in nothing but schedule, chunks and microbatches: every device
         keeps the same layers, in other pieces and another order."""
-        order = {"schedule": other.schedule, "chunks": other.chunks}
-        return replace(self, microbatches=other.microbatches, **order) == other
+        order: dict[str, Any] = {name: getattr(other, name) for name in IN_ORDER_ALONE}
+        return replace(self, **order) == other
 
     @property
     def label(self) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from autotune.objectives.objective import Objective
 from autotune.objectives.simulator import simulated_many
 from autotune.problem import Problem
-from autotune.samplers.encoding import Scale
+from autotune.samplers.encoding import Scale, relative
 from autotune.samplers.guided import NOISE
 from autotune.samplers.sampler import Predicts, Remaining, Sampler
 from autotune.samplers.slope import line, runs_against, slope_of
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 FEWEST_TRIALS = 5
 """Trials that a factor and its scatter are taken from."""
 BANDS = 2
-MOST_SCATTER = 10.0
-"""Of logarithms: more is told as if it were this."""
 MOST_SIMULATED = 100_000
 """Largest space that is simulated for this."""
 
@@ -110,7 +108,7 @@ class BySimulator:
         least = float(np.min(slope * usual.steadied(left))) + float(np.median(away))
         size, follows = f"{scatter * costs.largest:.3g}", f"as {len(found)} trials follow them"
         if costs.sign:
-            size = percent(math.expm1(min(scatter, MOST_SCATTER)))
+            size = percent(relative(scatter))
             follows = f"times a factor from {len(found)} trials"
         return Remaining(
             min(costs.cost(least - BANDS * scatter), self._along_a_line(found, min(left))),

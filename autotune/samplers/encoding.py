@@ -72,8 +72,8 @@ class Scale(NamedTuple):
     @classmethod
     def of(cls, costs: Sequence[float]) -> Scale:
         """That of these costs; logarithms where there are none."""
-        above, below = (any(sign * cost <= 0 for cost in costs) for sign in (1, -1))
-        sign = 1 if not above else -1 if not below else 0
+        signs = (sign for sign in (1, -1) if all(sign * cost > 0 for cost in costs))
+        sign = next(signs, 0)
         return cls(sign, max((abs(cost) for cost in costs), default=1.0) or 1.0)
 
     def steadied(self, costs: Sequence[float]) -> Floats:
@@ -85,9 +85,13 @@ class Scale(NamedTuple):
         """The cost of a value on this scale; one that is too large for a number is infinite."""
         if not self.sign:
             return value * self.largest
-        return self.sign * (
-            math.exp(self.sign * value) if self.sign * value < LARGEST else math.inf
-        )
+        logarithm = self.sign * value
+        return self.sign * (math.exp(logarithm) if logarithm < LARGEST else math.inf)
 
 
-__all__ = ["Encoding", "Scale"]
+def relative(logarithm: float) -> float:
+    """How much more something is than 1, by its logarithm; infinite if that is no number."""
+    return math.expm1(logarithm) if logarithm < LARGEST else math.inf
+
+
+__all__ = ["Encoding", "Scale", "relative"]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.samplers.encoding import Scale
+from autotune.samplers.encoding import Scale, relative
 from autotune.samplers.expectation import Expectation, Prospects, unexpected
 from autotune.samplers.experience import Experience, Observation
 from autotune.samplers.failures import chance_not_to_fail
@@ -31,12 +31,10 @@ from autotune.samplers.sampler import Outcome, Remaining, Sampler
 from autotune.samplers.slope import runs_against, slope_of
 from distir.arrays import Flags, Floats, Indices
 from distir.strategies import FIELDS, Strategies
-from distir.strategy import Strategy
+from distir.strategy import IN_ORDER_ALONE, Strategy
 from distir.units import percent
 from search_spaces import SearchSpace
 
-ALIKE = ("schedule", "chunks", "microbatches")
-"""Choices in which like plans differ: errors of expectations are nearly the same for these."""
 LAYOUTS_FIRST = 2
 """Trials of different layouts before the process is asked."""
 LIKELY = 0.5
@@ -104,7 +102,7 @@ class GuidedSampler:
         self._elsewhere: set[Strategy] = set()
         self._places = {strategy: place for place, strategy in enumerate(table)}
         self._layouts = expected.layouts()
-        self._plans = table.distinct([name for name in FIELDS if name not in ALIKE])[1]
+        self._plans = table.distinct([name for name in FIELDS if name not in IN_ORDER_ALONE])[1]
         self._open: Flags = np.ones(len(expected), np.bool_)
         self._residual: Residual | None = None
         self._costs: dict[int, float] = {}
@@ -202,7 +200,7 @@ class GuidedSampler:
         band = np.maximum(estimate.deviation, known)
         least = np.where(likely, estimate.mean - BANDS * band, np.inf)
         place = int(np.argmin(least))
-        label, size = self._expected.table[place].label, percent(math.expm1(float(band[place])))
+        label, size = self._expected.table[place].label, percent(relative(float(band[place])))
         why = f"how sure the correction is at {label}"
         if self._missed >= band[place] > 0:
             why = f"how far off the correction was for the last {len(self._errors)} trials"

@@ -16,7 +16,7 @@ import distir.importers.config_mixtures  # noqa: F401
 from distir.errors import ImportModelError, shown
 from distir.files import is_file, is_folder, read_parsed
 from distir.importers.config_fields import MODEL_TYPES, Fields
-from distir.importers.config_parts import language_model, tower_notes
+from distir.importers.config_parts import language_model, part_notes
 from distir.models.transformer import TransformerConfig
 
 _ONLY: Mapping[str, object] = {
@@ -72,7 +72,7 @@ def read_config(path: str | Path) -> TransformerConfig:
         for option, done in _LEFT_OUT.items()
         if fields.has(option)
     )
-    told = (*left_out, *_head_notes(fields), *tower_notes(whole))
+    told = (*left_out, *_head_notes(fields), *part_notes(whole))
     return replace(config, notes=(*config.notes, *told))
 
 

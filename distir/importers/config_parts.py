@@ -53,7 +53,7 @@ def language_model(whole: Fields) -> Fields:
     return part.completed(usual.get(stated, usual.get(model_type, {})), first)
 
 
-def tower_notes(whole: Fields) -> tuple[str, ...]:
+def part_notes(whole: Fields) -> tuple[str, ...]:
     """What is told of other parts than the language model."""
     parts = [
         name
@@ -62,8 +62,10 @@ def tower_notes(whole: Fields) -> tuple[str, ...]:
     ]
     if not parts and not whole.holds(LANGUAGE):
         return ()
-    others = f"; {' and '.join(parts)} {'is' if len(parts) == 1 else 'are'} left out" * bool(parts)
-    return (f"this is the language model of the file{others}",)
+    note = "this is the language model of the file"
+    if parts:
+        note += f"; {' and '.join(parts)} {'is' if len(parts) == 1 else 'are'} left out"
+    return (note,)
 
 
 @cache
@@ -73,4 +75,4 @@ def _defaults() -> Mapping[str, Mapping[str, object]]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-__all__ = ["language_model", "tower_notes"]
+__all__ = ["language_model", "part_notes"]

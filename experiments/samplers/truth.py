@@ -203,10 +203,9 @@ def key_of(question: Question, packages: tuple[ModuleType, ...], *others: object
 
 
 def _content(text: str) -> str | None:
-    """A digest of the file that a text names, as `file.py:attribute` does too; None if none."""
-    paths = (user_path(each) for each in (text, text.rpartition(":")[0]))
-    file = next(filter(is_file, paths), None)
-    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+    """A digest of the file that a text names; None if it names none."""
+    file = user_path(text)
+    return hashlib.sha256(file.read_bytes()).hexdigest() if is_file(file) else None
 
 
 @cache

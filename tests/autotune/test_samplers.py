@@ -12,10 +12,11 @@ from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import load_objective
 from autotune.questions.compare import Archive, contest, standing
 from autotune.samplers import SAMPLERS, Sampler, load_sampler
-from autotune.samplers.encoding import Encoding, Scale
+from autotune.samplers.encoding import Encoding, Scale, relative
 from autotune.testing import SamplerContract, ToySimulator, ToyWorkload, toy_problem, toy_space
 from distir.errors import UnknownNameError
 from distir.strategy import Strategy
+from distir.units import percent
 from search_spaces import SearchSpace
 
 
@@ -132,6 +133,13 @@ def test_steadied_costs_keep_their_order() -> None:
         assert [scale.cost(each) for each in steadied] == pytest.approx(costs)
     assert Scale.of([1.0]).cost(1e4) == math.inf
     assert Scale.of([-1.0]).cost(-1e4) == -math.inf
+    assert Scale.of([1.0]).cost(math.log(1e-12)) == pytest.approx(1e-12, rel=1e-9)
+
+
+def test_what_is_relative_may_be_more_than_any_number() -> None:
+    assert relative(math.log(1.25)) == pytest.approx(0.25)
+    assert relative(1e4) == math.inf
+    assert percent(relative(1e4))
 
 
 def test_an_unknown_sampler_is_met_with_the_near_ones() -> None:
