@@ -47,7 +47,7 @@ def converted_as(
     converter = find_converter(op_type)
     if converter is None:
         raise UnsupportedOpError(f"{call.node.label}: {op_type} is not supported")
-    own = call.node.attributes if attributes is None else attributes
+    own = call.attributes() if attributes is None else attributes
     node = replace(call.node, op_type=op_type, domain="", attributes=own)
     found = converter(replace(call, node=node, entries=entries))
     return cast("Value", found[0] if isinstance(found, Sequence) else found)
@@ -82,7 +82,7 @@ def _fields(cls: type[Any]) -> dict[str, Any]:
 
 def _convert(cls: type[Op], call: Call) -> Sequence[Value]:
     fields = _fields(cls)
-    given = call.node.attributes
+    given = call.attributes()
     for name in _onnx_attributes(cls.name) or ():
         if name in given and name not in fields:
             raise UnsupportedOpError(

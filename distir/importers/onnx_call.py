@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,9 @@ Converter = Callable[["Call"], Any]
 """Expresses an ONNX op by our ops. Returns one result or a sequence of results: values, or arrays
 for constants."""
 
+_NO_MEANING = frozenset(("consumed_inputs",))
+"""Attributes that say nothing of what an op computes: which operands it may overwrite (opset 1)."""
+
 CONVERTERS: Registry[Converter] = Registry("ONNX op")
 
 
@@ -78,6 +81,8 @@ class Call:
     entries: Sequence[OnnxEntry | None]
     resolve: Callable[[OnnxEntry], Value]
     axis_maps: dict[Value, tuple[int | None, ...]]
+    read: set[str] = field(default_factory=set[str])
+    """The names of the attributes that the converter has asked for."""
     _values: dict[int, Value] = field(init=False, default_factory=dict[int, Value])
 
     def has(self, position: int) -> bool:
@@ -154,7 +159,26 @@ class Call:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute."""
+        self.read.add(name)
         return self.node.attributes.get(name, default)
+
+    def attributes(self) -> Mapping[str, Any]:
+        """All attributes that the file gives."""
+        self.read.update(self.node.attributes)
+        return self.node.attributes
+
+    def without_effect(self, *names: str) -> None:
+        """Says of attributes that they change nothing of what the op becomes."""
+        self.read.update(names)
+
+    @property
+    def unread(self) -> list[str]:
+        """What to tell the user of attributes that no one has asked for and that are not 0."""
+        return [
+            f"{self.node.type_key}: its {name} of {value!r} is not applied"
+            for name, value in self.node.attributes.items()
+            if name not in self.read and name not in _NO_MEANING and value
+        ]
 
     def add(self, op: Op, *operands: Value) -> Value:
         """Applies an op with one result."""

@@ -189,9 +189,15 @@ class Conversion:
         if is_known and not _looks_up_positions(key, given):
             return self._fold(converter, node, cast("list[OnnxConstant | None]", entries), opset)
         call = Call(node, opset, self.builder, entries, self.resolve, self.axis_maps)
-        returned = converter(call)
         is_shape = key in ("Shape", "Size")
-        return [self._entry(each, node, is_shape) for each in _as_sequence(returned)]
+        return [self._entry(each, node, is_shape) for each in self._converted(converter, call)]
+
+    def _converted(self, converter: Converter, call: Call) -> Sequence[Any]:
+        """What a converter returns; attributes that it has not asked for are told."""
+        returned = _as_sequence(converter(call))
+        notes = self.builder.notes
+        notes += [note for note in call.unread if note not in notes]
+        return returned
 
     def _entry(self, returned: Any, node: NodeRecord, from_shape: bool) -> OnnxEntry | None:
         if returned is None or isinstance(returned, (Value, OnnxWeight)):
@@ -295,9 +301,8 @@ class Conversion:
             declared[value] = entry
             return value
 
-        returned = _as_sequence(
-            converter(Call(node, opset, scratch, entries, resolve, self.axis_maps))
-        )
+        call = Call(node, opset, scratch, entries, resolve, self.axis_maps)
+        returned = self._converted(converter, call)
         arrays = self._compute(scratch)
         from_shape = any(entry is not None and entry.from_shape for entry in entries)
         results: list[OnnxEntry | None] = []

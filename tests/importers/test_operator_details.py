@@ -44,6 +44,26 @@ def test_modes_of_sampling_had_other_names_before_opset_20(old: str, new: str) -
     assert first == second
 
 
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_what_blocks_become_depth_is_undone_by_the_op_of_the_same_mode(mode: str) -> None:
+    x = np.arange(2 * 3 * 4 * 6, dtype=np.float32).reshape(2, 3, 4, 6)
+    form: dict[str, Any] = {"blocksize": 2, "mode": mode}
+    nodes = [node("SpaceToDepth", "x", "d", **form), node("DepthToSpace", "d", "y", **form)]
+    made = model({"x": (FLOAT, [*x.shape])}, nodes, "d y")
+    deeper, same = evaluate(import_onnx(made), [x])
+    assert (same == x).all()
+    # The channels of a place of the block are together, or the places of a channel.
+    second = x[:, 1, ::2, ::2] if mode == "DCR" else x[:, 0, ::2, 1::2]
+    assert (deeper[:, 1] == second).all()
+
+
+def test_attributes_that_nothing_asks_for_are_told() -> None:
+    """A later version of ONNX may have some that change what an op means."""
+    given: dict[str, Any] = {"blocksize": 2, "overlap": 1, "reserved": 0}
+    made = model({"x": (FLOAT, [2, 3, 4, 6])}, [node("SpaceToDepth", "x", "y", **given)], "y")
+    assert import_onnx(made).notes == ("SpaceToDepth: its overlap of 1 is not applied",)
+
+
 def test_results_that_are_not_supported_may_be_named_if_nothing_reads_them() -> None:
     """As exporters write the positions of maxima."""
     pool = node("MaxPool", "x", "p places", kernel_shape=[2])

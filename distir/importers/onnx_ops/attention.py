@@ -51,6 +51,7 @@ def attention(call: Call) -> Sequence[Value | None]:
     if call.has(6):
         within = _within_lengths(call, query, key, is_causal)
         mask, is_causal = within if mask is None else call.add(Add(), mask, within), False
+    call.without_effect("softmax_precision")  # kernels keep scores in single precision
     for name in ("left_window_size", "right_window_size"):
         if int(call.attribute(name, -1)) >= 0:
             call.note(

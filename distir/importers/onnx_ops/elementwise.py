@@ -31,6 +31,7 @@ def mean_of(call: Call) -> Value:
 @converts("Cast", "CastLike")
 def cast(call: Call) -> Value:
     """Cast; nothing if the type is the same."""
+    call.without_effect("saturate", "round_mode")
     to = call.attribute("to")
     if call.node.op_type == "CastLike":
         dtype = call.type(1).dtype

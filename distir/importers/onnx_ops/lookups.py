@@ -92,6 +92,7 @@ def arg_max(call: Call) -> Value:
 @converts("TopK")
 def top_k(call: Call) -> Sequence[Value]:
     """TopK; its result is sorted even if the file does not want it sorted."""
+    call.without_effect("sorted")
     sizes = call.integer_list("k", 1, since=10)
     k = int(call.attribute("k")) if call.opset < 10 else (sizes or (0,))[0]
     axis = normalize_axis("TopK", int(call.attribute("axis", -1)), call.type().rank)

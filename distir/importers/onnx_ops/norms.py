@@ -49,6 +49,7 @@ def _fitted(call: Call, position: int, shape: tuple[int, ...]) -> Value:
 def layer_normalization(call: Call) -> Sequence[Value]:
     """LayerNormalization; and, where the file names them, the mean and the inverse of the
     deviation."""
+    call.without_effect("stash_type")
     x = call.operand(0)
     axis = normalize_axis("LayerNormalization", int(call.attribute("axis", -1)), x.type.rank)
     shape = x.type.shape[axis:]
@@ -72,6 +73,7 @@ def layer_normalization(call: Call) -> Sequence[Value]:
 )
 def rms_normalization(call: Call) -> Value:
     """RMSNormalization."""
+    call.without_effect("stash_type")
     axis = normalize_axis("RMSNormalization", int(call.attribute("axis", -1)), call.type().rank)
     op = norm.RMSNormalization(axis, float(call.attribute("epsilon", 1e-5)))
     return call.add(op, call.operand(0), _fitted(call, 1, call.type().shape[axis:]))
@@ -112,6 +114,7 @@ def dropout(call: Call) -> Sequence[Any]:
     """The operand itself, since dropout is off; the mask, if an op reads it, is true everywhere."""
     import numpy as np
 
+    call.without_effect("ratio", "seed", "is_test")
     x = call.operand(0)
     mask = OnnxConstant(x.type, None)
     if x.type.num_elements <= MOST_FOLDED_ELEMENTS:

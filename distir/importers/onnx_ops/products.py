@@ -15,6 +15,7 @@ from distir.ops.tensor import Scale, Transpose
 @converts("Gemm")
 def gemm(call: Call) -> Value:
     """Gemm, with or without a bias."""
+    call.without_effect("broadcast")  # shapes say it
     op = Gemm(
         alpha=float(call.attribute("alpha", 1.0)),
         beta=float(call.attribute("beta", 1.0)),

@@ -20,6 +20,7 @@ from distir.ops.tensor import Reshape
 def quantized(call: Call) -> Value | OnnxWeight:
     """The operand, which is not rounded."""
     _tell(call)
+    call.without_effect("axis", "block_size", "output_dtype", "saturate", "precision")
     entry = call.entry(0)
     return entry if isinstance(entry, OnnxWeight) else call.operand(0)
 

@@ -88,7 +88,7 @@ def fused_convolution(call: Call) -> Value:
 def fused_gemm(call: Call) -> Value:
     """Gemm and an activation."""
     prefix = "activation_"
-    named = call.node.attributes.items()
+    named = call.attributes().items()
     own = {key[len(prefix) :]: each for key, each in named if key.startswith(prefix)}
     return _activated(call, gemm(call), own)
 

@@ -229,6 +229,7 @@ def constant_of_shape(call: Call) -> Any:
 @converts("Range")
 def range_of(call: Call) -> Array:
     """A constant: its bounds must be known."""
+    call.without_effect("stash_type")
     import numpy as np
 
     start, limit, delta = (call.array(i, "the length").reshape(()) for i in range(3))
@@ -285,5 +286,7 @@ def space_to_depth(call: Call) -> Value:
     if block < 1 or height % block or width % block:
         raise ImportModelError(f"blocks of {block} from {x.type}")
     split = (n, channels, height // block, block, width // block, block)
-    moved = call.add(Transpose((0, 3, 5, 1, 2, 4)), call.add(Reshape(split), x))
+    is_crd = call.attribute("mode", "DCR") == "CRD"
+    order = (0, 1, 3, 5, 2, 4) if is_crd else (0, 3, 5, 1, 2, 4)
+    moved = call.add(Transpose(order), call.add(Reshape(split), x))
     return call.add(Reshape((n, channels * block**2, height // block, width // block)), moved)

@@ -53,6 +53,7 @@ def _window(
 @converts("Conv")
 def convolution(call: Call) -> Value:
     """Conv."""
+    call.without_effect("kernel_shape")  # the weight has it
     kernel = call.type(1).shape[2:]
     window = _window(call, call.type().shape[2:], kernel)
     op = conv.Conv(*window, int(call.attribute("group", 1)))
@@ -70,6 +71,7 @@ def _biased(call: Call, product: Value) -> Value:
 @converts("ConvTranspose")
 def transposed_convolution(call: Call) -> Value:
     """ConvTranspose; the size of its result is computed from the attributes."""
+    call.without_effect("kernel_shape")  # the weight has it
     space, kernel = call.type().shape[2:], call.type(1).shape[2:]
     rank = len(space)
     mode = str(call.attribute("auto_pad", "NOTSET"))
@@ -164,6 +166,7 @@ def _pool_window(call: Call) -> tuple[tuple[_Sizes, _Sizes, _Sizes, _Sizes], _Si
 @converts("MaxPool")
 def max_pool(call: Call) -> Value:
     """MaxPool; the positions of the maxima that ONNX returns too are not supported."""
+    call.without_effect("storage_order")
     window, _ = _pool_window(call)
     return call.add(pooling.MaxPool(*window), call.operand(0))
 
@@ -188,6 +191,7 @@ def global_pool(call: Call) -> Value:
 def batch_normalization(call: Call) -> Sequence[Value] | Value:
     """BatchNormalization with given statistics; in training mode, products and sums with the
     statistics of the whole batch, however it is distributed."""
+    call.without_effect("momentum", "spatial", "is_test")
     epsilon = float(call.attribute("epsilon", 1e-5))
     is_training = bool(call.attribute("training_mode", 0))
     if call.opset < 14:
@@ -266,6 +270,7 @@ def _per_channel(call: Call, position: int) -> Value:
 @converts("InstanceNormalization", "GroupNormalization")
 def group_normalization(call: Call) -> Value:
     """A norm over each group of channels, then a scale and a bias."""
+    call.without_effect("stash_type")
     is_instance = call.node.op_type == "InstanceNormalization"
     groups = call.type().shape[1] if is_instance else int(call.attribute("num_groups", 0))
     scaled = call.add(Mul(), _normalized_groups(call, groups), _per_channel(call, 1))
