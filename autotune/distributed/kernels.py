@@ -69,7 +69,7 @@ SEEDS = 10_007
 
 
 def _masked(op: Any) -> set[int]:
-    return {ROWS, COLUMNS} if op.causal else set()
+    return {ROWS, COLUMNS} if op.causal or op.window else set()
 
 
 POSITIONS: dict[type[Op], Callable[[Any], set[int]]] = {
@@ -95,10 +95,15 @@ def _graphs() -> Any:
 def _attention_graph(torch: Any, op: Any, leaves: Sequence[Any], mask: Any) -> Any:
     query, key, value = leaves
     causal = op.causal
-    if mask is not None and causal:
+    if op.window or (mask is not None and causal):
         shape = (query.shape[2], key.shape[2])
-        allowed = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
-        mask, causal = torch.where(allowed, mask, -torch.inf), False
+        seen = torch.ones(shape, dtype=torch.bool, device=query.device)
+        if causal:
+            seen = seen.tril()
+        if op.window:
+            seen = seen.triu(1 - op.window).tril(op.window - 1)
+        term = torch.zeros((), device=query.device) if mask is None else mask
+        mask, causal = torch.where(seen, term, -torch.inf), False
     if op.dropout:
         torch.manual_seed(op.seed)  # as before, where the forward pass is run again
     with torch.enable_grad():

@@ -116,6 +116,10 @@ def larger(first: Amount, *others: Amount) -> Amount:
     return reduce(_larger, others, first)
 
 
+@overload
+def smaller(first: float, *others: float) -> float: ...
+@overload
+def smaller(first: Amount, *others: Amount) -> Amount: ...
 def smaller(first: Amount, *others: Amount) -> Amount:
     """The smallest of the arguments, elementwise."""
     return reduce(_smaller, others, first)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
 from distir.errors import ImportModelError, shown
 from distir.models.layers import Activation
-from distir.models.transformer import TransformerConfig
+from distir.models.transformer import TransformerConfig, windows_in_turns
 from distir.registry import Registry
 
 T = TypeVar("T", int, float, bool, str)
@@ -180,13 +180,30 @@ def rotary_fraction(fields: Fields, name: str, default: float) -> float:
     return fields.number(name, newer)
 
 
-def window_notes(fields: Fields, usually: bool = True) -> tuple[str, ...]:
-    """What is told of a window that attention has, if the file states one; `usually`: whether it
-    counts where the file does not say so."""
-    window = fields.integer("sliding_window", 0)
-    if not window or not fields.flag("use_sliding_window", usually):
+def attention_windows(
+    fields: Fields, *, used: bool = True, whole_every: int = 0, whole_first: int = 0
+) -> tuple[int, ...]:
+    """The windows of attention (`TransformerConfig.windows`) of a family whose layers may have one.
+
+    What a file means that does not say so: `used`, whether its window counts; of how many layers
+    the last looks at the whole sequence (`whole_every`; 0: none), and so do the first
+    `whole_first`.
+    """
+    window = fields.count("sliding_window", 0)
+    if not window or not fields.flag("use_sliding_window", used):
         return ()
-    return (f"attention reads the whole sequence; the model's window of {window:,} is not applied",)
+    layers, listed = fields.count("num_hidden_layers"), fields.texts("layer_types")
+    if listed:
+        if len(listed) != layers:
+            raise fields.error(f"layer_types has {len(listed)} entries; expected {layers}")
+        return windows_in_turns([window if each == "sliding_attention" else 0 for each in listed])
+    if whole_every:
+        every = fields.count("sliding_window_pattern", whole_every)
+        return (*[window] * min(every - 1, layers), 0)
+    if whole_first:
+        first = min(fields.integer("max_window_layers", whole_first), layers)
+        return windows_in_turns([0] * first + [window] * (layers - first))
+    return (window,)
 
 
 def unrotated_notes(fields: Fields) -> tuple[str, ...]:
@@ -198,21 +215,21 @@ def unrotated_notes(fields: Fields) -> tuple[str, ...]:
     return ("every layer rotates queries and keys; the model's no_rope_layers are not applied",)
 
 
-def rotation_notes(fields: Fields) -> tuple[str, ...]:
+def rotation_notes(windows: Sequence[int]) -> tuple[str, ...]:
     """What is told of a family in which layers either have a window or rotate nothing."""
-    notes = window_notes(fields)
-    note = "every layer rotates queries and keys; of the model those without a window do not"
-    return (*notes, note) if notes else ()
+    if not windows or all(windows):
+        return ()
+    return ("every layer rotates queries and keys; of the model those without a window do not",)
 
 
 __all__ = [
     "ACTIVATION_NAMES",
     "MODEL_TYPES",
     "Fields",
+    "attention_windows",
     "dropping",
     "rotary_base",
     "rotary_fraction",
     "rotation_notes",
     "unrotated_notes",
-    "window_notes",
 ]

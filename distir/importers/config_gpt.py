@@ -8,11 +8,11 @@ from dataclasses import replace
 from distir.importers.config_fields import (
     MODEL_TYPES,
     Fields,
+    attention_windows,
     dropping,
     rotary_base,
     rotary_fraction,
     rotation_notes,
-    window_notes,
 )
 from distir.models.transformer import TransformerConfig
 
@@ -126,7 +126,7 @@ def _starcoder2(name: str, fields: Fields) -> TransformerConfig:
         output_bias=bias,
         ffn_bias=bias,
         tied_embeddings=fields.flag("tie_word_embeddings", True),
-        notes=window_notes(fields),
+        windows=attention_windows(fields),
     )
     of_embedding = ("embedding_dropout", 0.0)
     layers, weights = ("residual_dropout", 0.0), ("attention_dropout", 0.0)
@@ -180,8 +180,13 @@ def _cohere(name: str, fields: Fields) -> TransformerConfig:
 @MODEL_TYPES.register("cohere2")
 def _cohere2(name: str, fields: Fields) -> TransformerConfig:
     base = _cohere(name, fields)
-    notes = (*base.notes, *rotation_notes(fields))
-    return replace(base, head_dim=fields.count("head_dim", 128), notes=notes)
+    windows = attention_windows(fields, whole_every=4)
+    return replace(
+        base,
+        head_dim=fields.count("head_dim", 128),
+        windows=windows,
+        notes=(*base.notes, *rotation_notes(windows)),
+    )
 
 
 @MODEL_TYPES.register("falcon")

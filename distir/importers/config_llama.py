@@ -9,22 +9,26 @@ from dataclasses import replace
 from distir.importers.config_fields import (
     MODEL_TYPES,
     Fields,
+    attention_windows,
     dropping,
     rotary_base,
     rotary_fraction,
     rotation_notes,
     unrotated_notes,
-    window_notes,
 )
 from distir.models.transformer import TransformerConfig, llama_config
 
 
 @MODEL_TYPES.register("llama")
+def _llama(name: str, fields: Fields) -> TransformerConfig:
+    return like_llama(name, fields)
+
+
 @MODEL_TYPES.register("mistral")
 @MODEL_TYPES.register("ministral")
 @MODEL_TYPES.register("ministral3")
-def _llama(name: str, fields: Fields) -> TransformerConfig:
-    return like_llama(name, fields)
+def _mistral(name: str, fields: Fields) -> TransformerConfig:
+    return replace(like_llama(name, fields), windows=attention_windows(fields))
 
 
 def like_llama(
@@ -34,11 +38,10 @@ def like_llama(
     head_dim: int = 0,
     epsilon: float = 1e-6,
     tied: bool = False,
-    windows: bool = True,
 ) -> TransformerConfig:
     """A model as in LLaMA's files. What a file means that says nothing of it: `head_dim` the width
     of heads (0: the model's over the heads), `epsilon` of norms, `tied` whether the head has the
-    embedding's table, `windows` whether a window that is stated counts."""
+    embedding's table."""
     heads = fields.count("num_attention_heads")
     base = llama_config(
         name,
@@ -62,20 +65,21 @@ def like_llama(
         ffn_bias=fields.flag("mlp_bias", False),
         tied_embeddings=fields.flag("tie_word_embeddings", tied),
         attention_dropout=fields.number("attention_dropout", 0.0) or None,
-        notes=window_notes(fields, windows),
     )
 
 
 @MODEL_TYPES.register("qwen2")
 def _qwen2(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    return replace(like_llama(name, fields, windows=False), qkv_bias=True)
+    windows = attention_windows(fields, used=False, whole_first=28)
+    return replace(like_llama(name, fields), qkv_bias=True, windows=windows)
 
 
 @MODEL_TYPES.register("qwen3")
 def _qwen3(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    return replace(like_llama(name, fields, windows=False), qk_norm=True)
+    windows = attention_windows(fields, used=False, whole_first=28)
+    return replace(like_llama(name, fields), qk_norm=True, windows=windows)
 
 
 @MODEL_TYPES.register("phi3")
@@ -83,7 +87,11 @@ def _phi3(name: str, fields: Fields) -> TransformerConfig:
     for option in ("attention_bias", "mlp_bias"):
         fields.only(option, False)
     part = rotary_fraction(fields, "partial_rotary_factor", 1.0)
-    config = replace(like_llama(name, fields, epsilon=1e-5), rotary_fraction=part)
+    config = replace(
+        like_llama(name, fields, epsilon=1e-5),
+        rotary_fraction=part,
+        windows=attention_windows(fields),
+    )
     layers, weights = ("resid_pdrop", 0.0), ("attention_dropout", 0.0)
     return dropping(config, fields, layers, weights, ("embd_pdrop", 0.0))
 
@@ -110,23 +118,35 @@ def _gemma2(name: str, fields: Fields) -> TransformerConfig:
         if fields.has(option)
     ]
     base = _gemma(name, fields)
-    return replace(base, part_norms=True, notes=(*base.notes, *notes))
+    return replace(
+        base,
+        part_norms=True,
+        windows=attention_windows(fields, whole_every=2),
+        notes=(*base.notes, *notes),
+    )
 
 
 @MODEL_TYPES.register("gemma3_text")
 def _gemma3(name: str, fields: Fields) -> TransformerConfig:
-    return replace(_gemma2(name, fields), qk_norm=True)
+    windows = attention_windows(fields, whole_every=6)
+    return replace(_gemma2(name, fields), qk_norm=True, windows=windows)
 
 
 @MODEL_TYPES.register("olmo2")
-@MODEL_TYPES.register("olmo3")
 def _olmo2(name: str, fields: Fields) -> TransformerConfig:
     return replace(_behind(name, fields), qk_norm_joint=True)
 
 
+@MODEL_TYPES.register("olmo3")
+def _olmo3(name: str, fields: Fields) -> TransformerConfig:
+    return replace(_olmo2(name, fields), windows=attention_windows(fields, whole_every=4))
+
+
 @MODEL_TYPES.register("exaone4")
 def _exaone4(name: str, fields: Fields) -> TransformerConfig:
-    return replace(_behind(name, fields), qk_norm=True, notes=rotation_notes(fields))
+    windows = attention_windows(fields, whole_every=4)
+    notes = rotation_notes(windows)
+    return replace(_behind(name, fields), qk_norm=True, windows=windows, notes=notes)
 
 
 def _behind(name: str, fields: Fields) -> TransformerConfig:
@@ -154,7 +174,9 @@ def granite_scaled(config: TransformerConfig, fields: Fields) -> TransformerConf
 
 @MODEL_TYPES.register("smollm3")
 def _smollm3(name: str, fields: Fields) -> TransformerConfig:
-    base = like_llama(name, fields, tied=True, windows=False)
+    base = replace(
+        like_llama(name, fields, tied=True), windows=attention_windows(fields, used=False)
+    )
     return replace(base, notes=(*base.notes, *unrotated_notes(fields)))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from distir.importers.config_fields import (
     MODEL_TYPES,
     Fields,
+    attention_windows,
     rotary_fraction,
     unrotated_notes,
 )
@@ -40,7 +41,11 @@ def _olmoe(name: str, fields: Fields) -> TransformerConfig:
 @MODEL_TYPES.register("mixtral")
 def _mixtral(name: str, fields: Fields) -> TransformerConfig:
     fields.only("attention_bias", False)
-    return replace(like_llama(name, fields, epsilon=1e-5), experts=_few_experts(fields))
+    return replace(
+        like_llama(name, fields, epsilon=1e-5),
+        experts=_few_experts(fields),
+        windows=attention_windows(fields),
+    )
 
 
 def _few_experts(fields: Fields) -> Experts:
@@ -94,6 +99,7 @@ def _gpt_oss(name: str, fields: Fields) -> TransformerConfig:
         qkv_bias=bias,
         output_bias=bias,
         experts=experts,
+        windows=attention_windows(fields, whole_every=2),
         notes=(*base.notes, *notes),
     )
 
@@ -106,15 +112,19 @@ def _qwen2_moe(name: str, fields: Fields) -> TransformerConfig:
         shared_gate=True,
     )
     bias = fields.flag("qkv_bias", True)
-    base = like_llama(name, fields, windows=False)
-    return replace(base, qkv_bias=bias, experts=experts)
+    windows = attention_windows(fields, used=False, whole_first=28)
+    return replace(like_llama(name, fields), qkv_bias=bias, experts=experts, windows=windows)
 
 
 @MODEL_TYPES.register("qwen3_moe")
 def _qwen3_moe(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    base = like_llama(name, fields, windows=False)
-    return replace(base, qk_norm=True, experts=_qwen_experts(fields))
+    return replace(
+        like_llama(name, fields),
+        qk_norm=True,
+        experts=_qwen_experts(fields),
+        windows=attention_windows(fields, used=False),
+    )
 
 
 def _qwen_experts(fields: Fields) -> Experts:
@@ -228,7 +238,8 @@ def _dots1(name: str, fields: Fields) -> TransformerConfig:
     fields.choice("scoring_func", ("noaux_tc", "sigmoid"), "sigmoid")
     as_meant = fields.completed({}, {"scoring_func": "sigmoid"})
     experts = _deepseek_experts(as_meant, scoring="sigmoid", choosing="noaux_tc")
-    return replace(like_llama(name, fields), qk_norm=True, experts=experts)
+    windows = attention_windows(fields, whole_first=62)
+    return replace(like_llama(name, fields), qk_norm=True, experts=experts, windows=windows)
 
 
 @MODEL_TYPES.register("ernie4_5_moe")

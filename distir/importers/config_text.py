@@ -53,6 +53,7 @@ def _plain(config: TransformerConfig) -> TransformerConfig:
         head_dim=config.depth,
         ffn=config.ffn_width,
         attention_dropout=dropout,
+        windows=config.layer_windows,
     )
 
 
@@ -81,6 +82,28 @@ def _llama(config: TransformerConfig) -> Written:
         "mlp_bias": config.ffn_bias,
         "attention_dropout": config.attention_dropout or None,
     }
+
+
+def _windowed(
+    write: Callable[[TransformerConfig], Written], *, listed: bool = True, optional: bool = False
+) -> Callable[[TransformerConfig], Written]:
+    """The fields of a family whose layers may have windows: all of them, or those that are
+    `listed`; `optional`: a window that is stated counts only if the file says so."""
+
+    def fields(config: TransformerConfig) -> Written:
+        windows = config.layer_windows
+        window = max(windows)
+        if optional and not window:
+            return write(config)
+        kinds = ["sliding_attention" if each else "full_attention" for each in windows]
+        return {
+            **write(config),
+            "sliding_window": window or NOTHING,
+            "layer_types": kinds if listed else None,
+            "use_sliding_window": True if optional else None,
+        }
+
+    return fields
 
 
 def _phi3(config: TransformerConfig) -> Written:
@@ -421,29 +444,31 @@ def _distilbert(config: TransformerConfig) -> Written:
 
 FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "llama": _llama,
-    "qwen2": _llama,
-    "qwen3": _llama,
-    "phi3": _phi3,
+    "mistral": _windowed(_llama, listed=False),
+    "qwen2": _windowed(_llama, optional=True),
+    "qwen3": _windowed(_llama, optional=True),
+    "phi3": _windowed(_phi3, listed=False),
     "gemma": _gemma,
-    "gemma2": _gemma,
-    "gemma3_text": _gemma,
+    "gemma2": _windowed(_gemma),
+    "gemma3_text": _windowed(_gemma),
     "olmo2": _llama,
-    "exaone4": _llama,
+    "olmo3": _windowed(_llama),
+    "exaone4": _windowed(_llama),
     "granite": _granite,
     "seed_oss": _seed_oss,
     "ernie4_5": _ernie,
     "glm": _glm,
     "glm4": _glm,
-    "mixtral": _mixtral,
-    "gpt_oss": _mixtral,
-    "qwen2_moe": _qwen_moe,
-    "qwen3_moe": _qwen_moe,
+    "mixtral": _windowed(_mixtral, listed=False),
+    "gpt_oss": _windowed(_mixtral),
+    "qwen2_moe": _windowed(_qwen_moe, optional=True),
+    "qwen3_moe": _windowed(_qwen_moe, optional=True),
     "olmoe": _olmoe,
     "granitemoe": _granite_moe,
     "ernie4_5_moe": _ernie_moe,
     "llama4_text": _llama4,
     "minimax_m2": _minimax_m2,
-    "dots1": _dots1,
+    "dots1": _windowed(_dots1),
     "glm4_moe": _glm4_moe,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
@@ -451,10 +476,10 @@ FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "gpt_bigcode": _gpt_bigcode,
     "gptj": _gptj,
     "phi": _phi,
-    "starcoder2": _starcoder2,
+    "starcoder2": _windowed(_starcoder2, listed=False),
     "stablelm": _stablelm,
     "cohere": _cohere,
-    "cohere2": _cohere2,
+    "cohere2": _windowed(_cohere2),
     "falcon": _falcon,
     "gpt_neox": _gpt_neox,
     "opt": _opt,

@@ -134,15 +134,17 @@ def attend(
     mask: Value | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
+    window: int = 0,
 ) -> Value:
     """Attention of queries, keys and values, `[batch, heads, sequence, depth]` each.
 
     Scores are scaled by `scale`, by default `depth ** -0.5`; then `mask` is added to them.
-    `dropout` is the fraction of attention weights that is dropped.
+    `dropout` is the fraction of attention weights that is dropped, and `window` that of
+    `FusedAttention`.
     """
     if scale is None:
         scale = 1 / math.sqrt(query.type.shape[-1])
-    op = FusedAttention(scale, causal, dropout)
+    op = FusedAttention(scale, causal, dropout, window=window)
     masks = () if mask is None else (mask,)
     if kind == "fused":
         return builder.add(op, query, key, value, *masks)

@@ -23,7 +23,7 @@ from distir.models.layers import (
 from distir.models.sizes import check_sizes
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Add
-from distir.ops.attention import causal_mask
+from distir.ops.attention import hiding_mask
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Scale, Transpose
 
@@ -103,7 +103,9 @@ def _position_bias(
     table = builder.parameter(f"{name}.weight", (config.buckets, config.heads))
     buckets = builder.constant(_buckets(config, length, decoder=decoder), DType.INT64, name)
     bias = builder.add(Transpose((2, 0, 1)), embed(builder, buckets, table))
-    return builder.add(Add(), bias, causal_mask(builder, length, length)) if decoder else bias
+    if not decoder:
+        return bias
+    return builder.add(Add(), bias, hiding_mask(builder, length, length, causal=True))
 
 
 def _buckets(config: T5Config, length: int, *, decoder: bool) -> Any:

@@ -6,6 +6,7 @@ One configuration describes them all; parameters and the order of ops are those 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from distir.errors import ImportModelError
@@ -31,7 +32,7 @@ from distir.models.layers import (
 )
 from distir.models.sizes import check_sizes
 from distir.ops.arithmetic import Add
-from distir.ops.attention import causal_mask
+from distir.ops.attention import hiding_mask
 from distir.ops.linalg import MatMul
 from distir.ops.tensor import Scale, Split, Transpose
 
@@ -109,6 +110,10 @@ class TransformerConfig:
     """Fraction dropped inside feed-forward parts that are not gated, after the activation."""
 
     causal: bool = True
+    windows: tuple[int, ...] = ()
+    """How far the layers look, in turns: the first layer has the first window, and behind the last
+    the first comes again. A token sees those that are less than a window away, itself included;
+    0: all. Empty: all layers see all."""
     tied_embeddings: bool = True
     """Whether the head's matrix is the table of token embeddings."""
     head_transform: bool = False
@@ -153,6 +158,10 @@ class TransformerConfig:
             self.embedding_scale > 0,
             f"embedding_scale is {self.embedding_scale}; expected above 0",
         )
+        self._require(
+            all(each >= 0 for each in self.windows),
+            f"windows are {self.windows}; expected at least 0 each",
+        )
         self._require(self.rotary_base > 0, f"rotary_base is {self.rotary_base}; expected above 0")
         for part in (self.dropout, self.attention_dropout or 0.0, self.inner_dropout):
             self._require(0 <= part < 1, f"a dropout is {part}; expected at least 0, below 1")
@@ -188,6 +197,12 @@ class TransformerConfig:
         return self.ffn or 4 * self.hidden
 
     @property
+    def layer_windows(self) -> tuple[int, ...]:
+        """The window of each layer."""
+        turns = self.windows or (0,)
+        return tuple([turns[layer % len(turns)] for layer in range(self.layers)])
+
+    @property
     def longest(self) -> int | None:
         """The longest sequence that can be built; None if there is no limit."""
         return self.sequence_length if self.learned_positions else None
@@ -197,6 +212,14 @@ class TransformerConfig:
     ) -> Function:
         """The function from `ids` to logits."""
         return build_transformer(self, batch_size, sequence_length, attention)
+
+
+def windows_in_turns(windows: Sequence[int]) -> tuple[int, ...]:
+    """The fewest windows that, in turns, are those of the layers (`TransformerConfig.windows`)."""
+    count = len(windows)
+    turns = range(1, count + 1)
+    few = next(n for n in turns if all(windows[i] == windows[i - n] for i in range(n, count)))
+    return tuple(windows[:few]) if any(windows) else ()
 
 
 def llama_config(
@@ -273,7 +296,8 @@ class _Shared:
 
     attention: AttentionKind
     rotary: tuple[Value, Value] | None
-    mask: Value | None
+    masks: Mapping[int, Value]
+    """By window, what is added to scores; nothing where attention itself hides what is not seen."""
 
 
 def build_transformer(
@@ -307,9 +331,9 @@ def add_layers(
     """All layers on `x`, `[batch, sequence, hidden]`, and, if norms come first, the last norm."""
     shared = _shared(builder, config, x.type.shape[1], attention)
     experts = config.experts
-    for layer in range(config.layers):
+    for layer, window in enumerate(config.layer_windows):
         own = config if experts is None or experts.are_in(layer) else replace(config, experts=None)
-        x = _layer(builder, own, x, f"layers.{layer}", shared)
+        x = _layer(builder, own, x, f"layers.{layer}", shared, window)
     builder.origin = "head"
     return _norm(builder, config, x, "norm") if config.norm_first or config.part_norms else x
 
@@ -347,19 +371,26 @@ def _shared(
     return _Shared(
         attention=attention,
         rotary=rotary_tables(builder, length, turned, config.rotary_base) if turned else None,
-        mask=causal_mask(builder, length, length)
-        if attention == "eager" and config.causal
-        else None,
+        masks={
+            window: hiding_mask(builder, length, length, causal=config.causal, window=window)
+            for window in {*config.layer_windows}
+            if attention == "eager" and (config.causal or window)
+        },
     )
 
 
 def _layer(
-    builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
+    builder: Builder,
+    config: TransformerConfig,
+    x: Value,
+    name: str,
+    shared: _Shared,
+    window: int,
 ) -> Value:
     """One layer on `x`, `[batch, sequence, hidden]`; the result has the same shape."""
 
     def attention(x: Value) -> Value:
-        return _attention(builder, config, x, f"{name}.attention", shared)
+        return _attention(builder, config, x, f"{name}.attention", shared, window)
 
     def feed_forward(x: Value) -> Value:
         return _feed_forward(builder, config, x, f"{name}.ffn")
@@ -385,10 +416,16 @@ def _layer(
 
 
 def _attention(
-    builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
+    builder: Builder,
+    config: TransformerConfig,
+    x: Value,
+    name: str,
+    shared: _Shared,
+    window: int,
 ) -> Value:
     builder.origin = name
     query, key, value = _queries_keys_values(builder, config, x, name, shared.rotary)
+    mask = shared.masks.get(window)
     dropped = config.dropout if config.attention_dropout is None else config.attention_dropout
     y = attend(
         builder,
@@ -396,9 +433,10 @@ def _attention(
         key,
         value,
         shared.attention,
-        causal=config.causal and shared.mask is None,
-        mask=shared.mask,
+        causal=config.causal and mask is None,
+        mask=mask,
         dropout=dropped,
+        window=window if mask is None else 0,
     )
     y = merge_heads(builder, y)
     y = linear(builder, y, f"{name}.output", config.hidden, bias=config.output_bias)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from distir.cost.amounts import larger, smaller
 from distir.cost.work import OpClass, Work
 from distir.errors import ShapeError
 from distir.ir.core import Array, Backward, Gradients, NodeBuilder, Op, Value
@@ -76,17 +77,38 @@ def _scores(op: _AttentionOp, indices: Mapping[int, Array], operands: Sequence[A
         scores = scores + np.broadcast_to(mask, (batch, heads, *scores.shape[3:])).reshape(
             scores.shape
         )
-    if op.causal:
-        allowed = rows[:, None] >= columns[None, :]
-        scores = np.where(allowed, scores, -np.inf)
+    if op.causal or op.window:
+        scores = np.where(seen(rows, columns, op.causal, op.window), scores, -np.inf)
     return scores
 
 
-def _flops(query: TensorType, key: TensorType, value: TensorType, causal: bool) -> float:
-    """FLOPs of the two products over all pairs of a row and a column; half as many if causal."""
+def seen(rows: Array, columns: Array, causal: bool, window: int) -> Array:
+    """Whether rows see columns, of shape `[rows, columns]`, given the positions of both; see
+    `FusedAttention`."""
+    import numpy as np
+
+    ahead = columns[None, :] - rows[:, None]
+    before = ahead <= 0 if causal else np.ones(ahead.shape, np.bool_)
+    return before & (np.abs(ahead) < window) if window else before
+
+
+def _near(window: int, columns: float) -> float:
+    """The window as a share of all columns; 1: no row is farther away from any."""
+    return smaller(window, columns) / columns if window else 1.0
+
+
+def _share_seen(op: _AttentionOp, columns: float) -> float:
+    """The mean share of all `columns` that a row sees, if there are as many rows; of long
+    sequences, so that the diagonal does not count."""
+    near = _near(op.window, columns)
+    return near * (2 - near) * (0.5 if op.causal else 1.0)
+
+
+def _flops(query: TensorType, key: TensorType, value: TensorType, share: float) -> float:
+    """FLOPs of the two products over a share of all pairs of a row and a column."""
     batch, heads, rows, depth = query.shape
     pairs = batch * heads * rows * key.shape[2]
-    return 2.0 * pairs * (depth + value.shape[3]) * (0.5 if causal else 1.0)
+    return 2.0 * pairs * (depth + value.shape[3]) * share
 
 
 def _attention_work(
@@ -94,12 +116,15 @@ def _attention_work(
     operands: Sequence[TensorType],
     results: Sequence[TensorType],
     times: float = 1.0,
+    blocks: int = 1,
 ) -> Work:
-    """The work of an op that does the products of the forward pass `times` times. Operands are read
-    once and results written once; scores are never written."""
+    """The work of an op that does the products of the forward pass `times` times, on one of so many
+    `blocks` of columns. Operands are read once and results written once; scores are never
+    written."""
+    share = _share_seen(op, blocks * operands[1].shape[2])
     return Work(
         kind=OpClass.ATTENTION,
-        flops=times * _flops(operands[0], operands[1], operands[2], op.causal),
+        flops=times * _flops(operands[0], operands[1], operands[2], share),
         bytes_read=sum(t.size_bytes for t in operands),
         bytes_written=sum(t.size_bytes for t in results),
         dtype=results[0].dtype.short_name,
@@ -148,10 +173,28 @@ class _CirculatingAttention(Circulating):
     causal: bool
     dropout: float
     seed: int
+    window: int
     mask: ClassVar[int]
+    products: ClassVar[float] = 1.0
+    """How often it does the products of the forward pass."""
 
-    def unevenness(self, pieces: int) -> float:
-        return 2 - 1 / pieces if self.causal else 1.0
+    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
+        return self.block_work(operands, results, 1)
+
+    def block_work(
+        self, operands: Sequence[TensorType], results: Sequence[TensorType], blocks: int
+    ) -> Work:
+        return _attention_work(self, operands, results, self.products, blocks)
+
+    def unevenness(self, pieces: int, operands: Sequence[TensorType], blocks: int) -> float:
+        columns = blocks * operands[1].shape[2]
+        if not self.causal:
+            return 1.0  # with a window the ends of the sequence have less, which is not counted
+        # The last of `pieces` runs sees the whole window, but for the part of it that reaches
+        # beyond the first column of the sequence from its first rows.
+        near = _near(self.window, columns)
+        beyond = larger(near - 1 + 1 / pieces, 0.0)
+        return (near - pieces * beyond**2 / 2) / _share_seen(self, columns)
 
     def meet(
         self,
@@ -171,7 +214,9 @@ class FusedAttention(_CirculatingAttention):
     Keys and values may have fewer heads, each shared by a group of query heads. The optional fourth
     operand is an additive mask that broadcasts to `[batch, heads, rows, columns]`. A fraction
     `dropout` of the weights is dropped after the softmax, as by `Dropout`. The backward pass draws
-    the same random numbers again, so that no mask is kept.
+    the same random numbers again, so that no mask is kept. Where it is `causal`, rows do not see
+    later columns; where it has a `window`, they see those alone that are less than that many
+    positions away, as layers with a sliding window do (Beltagy et al. 2020); 0: all.
     """
 
     mask: ClassVar[int] = 3
@@ -180,6 +225,7 @@ class FusedAttention(_CirculatingAttention):
     causal: bool = False
     dropout: float = 0.0
     seed: int = 0
+    window: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         query, key, value = operands[:3]
@@ -204,11 +250,8 @@ class FusedAttention(_CirculatingAttention):
         dims = _with_mask((query, key, value), operands)
         return builder.build(dims, (result,))
 
-    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        return _attention_work(self, operands, results)
-
     def model_flops(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        return _flops(operands[0], operands[1], operands[2], causal=False)
+        return _flops(operands[0], operands[1], operands[2], share=1.0)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return self.evaluate_shard({}, *operands)
@@ -229,7 +272,7 @@ class FusedAttention(_CirculatingAttention):
         return ((known.weighted / known.total).reshape(shape),)
 
     def derivative(self, back: Backward) -> Gradients:
-        how = (self.scale, self.causal, self.dropout, self.seed)
+        how = (self.scale, self.causal, self.dropout, self.seed, self.window)
         op = FusedAttentionGradient(*how)
         operands = (*back.operands[:3], back.result, back.gradient, *back.operands[3:])
         results = back.builder.apply(op, *operands)
@@ -258,20 +301,25 @@ def spell_out(
         scores = builder.add(Scale(op.scale), scores)
     if mask is not None:
         scores = builder.add(Add(), scores, mask)
-    if op.causal:
-        scores = builder.add(Add(), scores, causal_mask(builder, *scores.type.shape[2:]))
+    if op.causal or op.window:
+        rows, columns = scores.type.shape[2:]
+        hidden = hiding_mask(builder, rows, columns, causal=op.causal, window=op.window)
+        scores = builder.add(Add(), scores, hidden)
     weights = builder.add(Softmax(), scores)
     if op.dropout:
         weights = builder.apply(Dropout(op.dropout, op.seed), weights)[0]
     return builder.add(MatMul(), weights, _repeated(builder, value, times))
 
 
-def causal_mask(builder: NodeBuilder, rows: int, columns: int) -> Value:
-    """The additive mask `[rows, columns]` that hides later columns from a row."""
+def hiding_mask(
+    builder: NodeBuilder, rows: int, columns: int, *, causal: bool, window: int = 0
+) -> Value:
+    """The additive mask `[rows, columns]` that hides from a row what it does not see."""
     import numpy as np
 
-    hidden = np.triu(np.ones((rows, columns)), 1)
-    return builder.constant(hidden * np.finfo(np.float32).min, DType.FLOAT32, "causal_mask")
+    hidden = ~seen(np.arange(rows), np.arange(columns), causal, window)
+    name = "window_mask" if window else "causal_mask"
+    return builder.constant(hidden * np.finfo(np.float32).min, DType.FLOAT32, name)
 
 
 def _repeated(builder: NodeBuilder, x: Value, times: int) -> Value:
@@ -325,11 +373,14 @@ class FusedAttentionGradient(_CirculatingAttention):
 
     mask: ClassVar[int] = 5
     returning: ClassVar[tuple[int, ...]] = (1, 2)
+    products: ClassVar[float] = 2.5
+    """Five products against the forward pass's two (Dao et al. 2022, algorithm 4)."""
 
     scale: float
     causal: bool
     dropout: float = 0.0
     seed: int = 0
+    window: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return operands[:3]
@@ -338,10 +389,6 @@ class FusedAttentionGradient(_CirculatingAttention):
         builder, query, key, value, result = _attention_dims(operands, Kind.SUM)
         dims = _with_mask((query, key, value, result, result), operands)
         return builder.build(dims, (query, key, value))
-
-    def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:
-        # Five products against the forward pass's two (Dao et al. 2022, algorithm 4).
-        return _attention_work(self, operands, results, 2.5)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return self.evaluate_shard({}, *operands)
@@ -406,6 +453,7 @@ class FusedAttentionScoreGradient(Op):
     causal: bool
     dropout: float = 0.0
     seed: int = 0
+    window: int = 0
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         query, key = operands[:2]

@@ -37,8 +37,16 @@ class Circulating(Op):
     returning: ClassVar[tuple[int, ...]] = ()
     """Positions of results that have columns and are summed over rows."""
 
-    def unevenness(self, pieces: int) -> float:
-        """With rows cut into this many equal runs, the FLOPs of the last run over the mean."""
+    def block_work(
+        self, operands: Sequence[TensorType], results: Sequence[TensorType], blocks: int
+    ) -> Work:
+        """The work on one of so many `blocks` of columns: the mean over the blocks. Travelling
+        operands have the columns of one block alone."""
+        return self.work(operands, results)
+
+    def unevenness(self, pieces: int, operands: Sequence[TensorType], blocks: int) -> float:
+        """With rows cut into this many equal runs, the FLOPs of the last run over the mean.
+        Travelling operands have one of so many `blocks` of columns."""
         return 1.0
 
     def meet(self, known: Any, indices: Mapping[int, Array], operands: Sequence[Array]) -> Any:
@@ -86,7 +94,7 @@ class Ring(Distributed):
         """The work of one of `degree` rounds: the op on a block of columns, which also reads the
         results of the rounds before."""
         own = self._own(results)
-        work = self.op.work(operands, own)
+        work = self.op.block_work(operands, own, self.degree)
         return replace(work, bytes_read=work.bytes_read + sum(t.size_bytes for t in own))
 
     def work(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Work:

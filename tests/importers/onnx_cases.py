@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx.defs
 from hypothesis import strategies as st
 
 from tests.importers.one_node import OneNode
@@ -645,7 +646,13 @@ def attention(draw: Draw, name: str) -> OneNode:
     mask = draw(st.sampled_from((None, (rows, columns), (2, 1, rows, columns))))
     if mask is not None and not attributes["is_causal"]:
         operands.append(_real(draw, mask))
-    return OneNode(name, operands, attributes, opset=23)
+    if "left_window_size" not in onnx.defs.get_schema(name).attributes:
+        return OneNode(name, operands, attributes, opset=23)  # of an older package
+    left = draw(st.integers(-1, 3))
+    right = draw(st.sampled_from((0, left)))  # others are told, and not applied
+    if not attributes["is_causal"]:
+        attributes["right_window_size"] = right
+    return OneNode(name, operands, {**attributes, "left_window_size": left}, opset=25)
 
 
 @case("RotaryEmbedding")

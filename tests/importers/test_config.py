@@ -15,6 +15,7 @@ from distir.errors import ImportModelError
 from distir.importers.config import read_config
 from distir.importers.config_text import config_text
 from distir.models import TransformerConfig, find_model
+from distir.ops.attention import FusedAttention
 from tests.importers.published_configs import (
     BERT,
     DEEPSEEK_V3,
@@ -43,10 +44,8 @@ from tests.importers.published_configs import (
 )
 
 ALSO_CALLED = {
-    "cohere2": "cohere",
     "ernie4_5": "llama",
     "ministral3": "llama",
-    "olmo3": "olmo2",
     "smollm3": "llama",
 }
 """Families whose models here are as those of others but for what is only told."""
@@ -169,11 +168,48 @@ def test_newer_files_keep_the_rotary_base_in_a_table(tmp_path: Path) -> None:
     assert read_config(write(tmp_path, content)).rotary_base == 5e5
 
 
-def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
-    content = {**LLAMA3, "model_type": "mistral", "sliding_window": 4096}
-    (note,) = read_config(write(tmp_path, content)).build(2, 24).notes
-    assert "4,096" in note
-    assert not read_config(write(tmp_path, {**content, "use_sliding_window": False})).notes
+_WHOLE, _SLIDING = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("content", "windows"),
+    [
+        ({"model_type": "mistral"}, (4096,)),
+        ({"model_type": "mistral", "use_sliding_window": False}, ()),
+        ({"model_type": "mistral", "sliding_window": None}, ()),
+        ({"model_type": "llama"}, ()),  # whose layers have no windows in transformers
+        ({"model_type": "gemma2"}, (4096, 0)),
+        ({"model_type": "gemma3_text"}, (4096, 4096, 4096, 4096, 4096, 0)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 3}, (4096, 4096, 0)),
+        ({"model_type": "gemma2", "layer_types": [_WHOLE] * 32}, ()),
+        ({"model_type": "gemma2", "layer_types": [_SLIDING] * 32}, (4096,)),
+        ({"model_type": "olmo3", "layer_types": [_WHOLE, _SLIDING] * 16}, (0, 4096)),
+        ({"model_type": "qwen2"}, ()),
+        ({"model_type": "qwen2", "use_sliding_window": True}, (*[0] * 28, *[4096] * 4)),
+        (
+            {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 0},
+            (4096,),
+        ),
+    ],
+)
+def test_layers_have_the_windows_that_a_file_states(
+    tmp_path: Path, content: dict[str, Any], windows: tuple[int, ...]
+) -> None:
+    """As classes of transformers 5.24 fill in `layer_types`."""
+    found = read_config(write(tmp_path, {**LLAMA3, "sliding_window": 4096, **content}))
+    assert found.windows == windows
+    of_layers = found.layer_windows
+    ops = [n.op for n in found.build(2, 24).nodes if isinstance(n.op, FusedAttention)]
+    assert tuple(op.window for op in ops) == of_layers
+    text = config_text(found)
+    assert text is not None
+    assert read_config(write(tmp_path, text)).layer_windows == of_layers
+
+
+def test_layer_types_are_as_many_as_layers(tmp_path: Path) -> None:
+    content = {**LLAMA3, "model_type": "olmo3", "sliding_window": 64, "layer_types": [_WHOLE]}
+    with pytest.raises(ImportModelError, match="layer_types has 1 entries; expected 32"):
+        read_config(write(tmp_path, content))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +243,6 @@ def test_options_that_are_not_applied_are_noted(
 def test_what_a_family_leaves_out_is_told_only_where_it_is_there(tmp_path: Path) -> None:
     windowed = {**LLAMA3, "model_type": "qwen2", "sliding_window": 4096}
     assert not read_config(write(tmp_path, windowed)).notes
-    assert read_config(write(tmp_path, {**windowed, "use_sliding_window": True})).notes
     assert read_config(write(tmp_path, SMOLLM3)).notes
     assert not read_config(write(tmp_path, {**SMOLLM3, "no_rope_layers": [1] * 36})).notes
     more = {**ERNIE_MOE, "num_nextn_predict_layers": 1}

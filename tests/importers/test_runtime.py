@@ -171,7 +171,10 @@ def test_multi_head_attention_adds_biases_masks_and_the_past() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("past", [0, 3])
 @pytest.mark.parametrize(("rotary", "interleaved"), [(0, 0), (2, 0), (3, 0), (3, 1)])
-def test_group_query_attention(packed: bool, past: int, rotary: int, interleaved: int) -> None:
+@pytest.mark.parametrize("window", [-1, 2])
+def test_group_query_attention(
+    packed: bool, past: int, rotary: int, interleaved: int, window: int
+) -> None:
     groups = 2
     query, key, value = (random(BATCH, ROWS, n * DEPTH) for n in (HEADS, groups, groups))
     before = [random(BATCH, groups, past, DEPTH) for _ in range(2)]
@@ -189,6 +192,7 @@ def test_group_query_attention(packed: bool, past: int, rotary: int, interleaved
         kv_num_heads=groups,
         do_rotary=int(rotary > 0),
         rotary_interleaved=interleaved,
+        local_window_size=window,
     )
     stored = {"n": np.asarray(ROWS + past, np.int32), "c": cosine, "d": sine}
     y, kk, vv = computed([ran], fed, stored, "y kk vv")
@@ -201,7 +205,10 @@ def test_group_query_attention(packed: bool, past: int, rotary: int, interleaved
     keys, values = (np.concatenate(b, 2) for b in zip(before, (keys, values), strict=True))
     np.testing.assert_allclose(kk, keys, atol=1e-5)
     np.testing.assert_allclose(vv, values, atol=1e-5)
-    np.testing.assert_allclose(y, attended(queries, keys, values, causal(ROWS, past)), atol=1e-5)
+    mask = causal(ROWS, past)
+    if window > 0:
+        mask = np.where(np.tri(ROWS, ROWS + past, past - window), -np.inf, mask)
+    np.testing.assert_allclose(y, attended(queries, keys, values, mask), atol=1e-5)
 
 
 @pytest.mark.parametrize("operands", ["q k v - - s n - - - - sink", "q k v - - s n"])

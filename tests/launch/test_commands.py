@@ -384,11 +384,11 @@ def test_experts_that_are_read_lie_as_megatron_lays_them(
 def test_options_that_bear_on_time_and_are_not_simulated_are_listed(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    text = f"{SCRIPT}{REST}--micro-batch-size 2 --optimizer-cpu-offload --window-size 128 0"
+    text = f"{SCRIPT}{REST}--micro-batch-size 2 --optimizer-cpu-offload --mtp-num-layers 1"
     (folder / "launch.sh").write_text(text)
     plain = json_of(capsys, "read", "launch.sh", "--cluster", "hgx-h100", "--trials", "0")
     listed = {each["option"]: each for each in plain["not_modelled"]}
-    assert set(listed) >= {"--optimizer-cpu-offload", "--window-size"}
+    assert set(listed) >= {"--optimizer-cpu-offload", "--mtp-num-layers"}
     assert all(each["reason"] for each in listed.values())
 
 

@@ -221,6 +221,58 @@ def test_layers_at_other_distances_are_refused(changed: Read, said: str) -> None
         changed(MEGATRON, "launch.sh", "--moe-router-topk 4", option)
 
 
+@pytest.mark.parametrize(
+    ("said", "windows"),
+    [
+        ("--window-size 127,0", (128,)),
+        ("--window-size '(127, 0)'", (128,)),
+        ("--window-size 127 0 --window-attn-skip-freq 2", (128, 0)),
+        ("--window-size 127,0 --window-attn-skip-freq 6", (*[128] * 5, 0)),
+        ("--window-size 127,0 --window-attn-skip-freq '([0,1]*18)'", (0, 128)),
+        ("--window-size 127,0 --window-attn-skip-freq '([0]*36)'", ()),
+        ("--window-size=-1,0", ()),
+        ("--window-attn-skip-freq 2", ()),
+    ],
+)
+def test_windows_of_attention_are_read(changed: Read, said: str, windows: tuple[int, ...]) -> None:
+    option = f"{said} --moe-router-topk 4"
+    found = changed(MEGATRON, "launch.sh", "--moe-router-topk 4", option)
+    assert found.facts["model.windows"] == windows
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "--window-size 127",
+        "--window-size wide",
+        "--window-size 127,0 --window-attn-skip-freq 37",
+        "--window-size 127,0 --window-attn-skip-freq '([0,1]*17)'",
+    ],
+)
+def test_windows_that_no_one_has_are_refused(changed: Read, said: str) -> None:
+    with pytest.raises(LaunchError, match=r"--window-[a-z-]* is .*(expected|understood)"):
+        changed(MEGATRON, "launch.sh", "--moe-router-topk 4", f"{said} --moe-router-topk 4")
+
+
+@pytest.mark.parametrize("windows", [(64,), (64, 64, 0), (0, 64), (64, 0, 0, 64)])
+def test_layers_with_windows_are_launched_and_read_back(
+    tmp_path: Path, windows: tuple[int, ...]
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "from dataclasses import replace\n"
+        "from distir.models import find_model\n"
+        f"def model():\n    return replace(find_model('llama3-8b'), windows={windows})\n"
+    )
+    problem = load_problem(
+        f"{tmp_path}/model.py:model", "hgx-h100", devices=8, batch_size=8, sequence_length=1024
+    )
+    launch = launch_with(problem, Strategy(dp=8))
+    reading = read_back(TARGETS.get("megatron"), launch, tmp_path)
+    assert reading.facts["model.windows"] == launch.facts["model.windows"] == windows
+    two = {**launch.facts, "model.windows": (64, 32)}
+    assert unstated(two) == ["windows of several sizes"]
+
+
 def test_a_mixture_with_experts_in_every_other_layer_is_launched_and_read_back(
     tmp_path: Path,
 ) -> None:

@@ -254,6 +254,7 @@ def transformers(draw: st.DrawFn) -> Function:
         attention_dropout=draw(st.sampled_from([None, 0.2])),
         inner_dropout=draw(st.sampled_from([0.0, 0.3])),
         causal=draw(st.booleans()),
+        windows=draw(st.sampled_from([(), (), (5,), (4, 0), (3, 3, 0)])),
         tied_embeddings=draw(st.booleans()),
         head_transform=draw(st.booleans()),
         head_bias=draw(st.booleans()),
@@ -302,7 +303,12 @@ def mixtures(draw: st.DrawFn) -> Function:
         vocabulary=draw(st.sampled_from([29, 60])),
         sequence_length=24,
     )
-    config = replace(config, experts=experts, latent=draw(st.sampled_from([None, latent])))
+    config = replace(
+        config,
+        experts=experts,
+        latent=draw(st.sampled_from([None, latent])),
+        windows=draw(st.sampled_from([(), (), (7, 0)])),
+    )
     return config.build(2, 24, draw(st.sampled_from(["fused", "eager"])))
 
 

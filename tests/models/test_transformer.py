@@ -42,6 +42,8 @@ VARIANTS = [
     TINY_BERT,
     replace(TINY_LLAMA, name="qk-norm", qk_norm=True, head_dim=6),
     replace(TINY, name="parallel", parallel=True, learned_positions=False, rotary_fraction=0.7),
+    replace(TINY_LLAMA, name="windows", windows=(3, 0)),
+    replace(TINY_BERT, name="window", windows=(2,)),
     replace(TINY, name="offset", position_offset=2, activation="relu", fused_qkv=False),
 ]
 

@@ -204,11 +204,16 @@ def _attention() -> list[Case]:
         _case(fused(0.5), *grouped, mask),
         _case(fused(0.5, causal=True), *grouped, real(4, 4)),
         _case(fused(0.5, dropout=0.3, seed=2), *grouped, mask),
+        _case(fused(0.5, causal=True, window=2), *grouped),
+        _case(fused(0.5, window=2), *grouped, mask),
         _case(gradient(0.5, False), *grouped, result, result),
         _case(gradient(0.5, True), *grouped, result, result, mask),
         _case(gradient(0.5, True, 0.3, 2), *grouped, result, result, mask),
+        _case(gradient(0.5, True, window=2), *grouped, result, result, mask),
+        _case(gradient(0.5, False, window=3), *grouped, result, result),
         _case(attention.FusedAttentionScoreGradient(0.5, True), *grouped, result, result, mask),
         _case(attention.FusedAttentionScoreGradient(0.5, False), *grouped, result, result),
+        _case(attention.FusedAttentionScoreGradient(0.5, True, window=2), *grouped, result, result),
         _case(attention.FusedAttentionScoreGradient(0.5, False, 0.3, 2), *grouped, result, result),
     ]
 

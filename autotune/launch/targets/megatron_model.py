@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from autotune.launch.common import width_of_heads
@@ -20,6 +21,7 @@ from autotune.launch.rows import (
     typed,
     value,
 )
+from distir.models.transformer import windows_in_turns
 
 
 def _m(name: str) -> str:
@@ -110,6 +112,52 @@ DISPATCHER, EXCHANGING = "--moe-token-dispatcher-type", "alltoall"
 DISPATCHERS = ("allgather", EXCHANGING, "flex")
 """How tokens get to experts, the first if nobody says; what is simulated is that they are
 exchanged."""
+
+
+WINDOW, WHOLE = "--window-size", "--window-attn-skip-freq"
+"""How far attention looks to both sides, beside a token itself; and which layers look at the whole
+sequence: the last of so many, or those with 0 in a list."""
+
+
+def _write_windows(facts: Facts) -> Options:
+    windows = facts[_m("windows")]
+    if not windows:
+        return {}
+    said = {WINDOW: f"{max(windows) - 1},0"}
+    if all(windows):
+        return said
+    if all(windows[:-1]):
+        return said | {WHOLE: len(windows)}
+    layers = range(facts[_m("layers")])
+    listed = [int(windows[layer % len(windows)] > 0) for layer in layers]
+    return said | {WHOLE: str(listed).replace(" ", "")}
+
+
+def _read_windows(options: Options, facts: Facts) -> Facts:
+    if WINDOW not in options:
+        return {_m("windows"): ()}
+    sides = re.findall(r"-?\d{1,9}", str(options[WINDOW]))
+    if len(sides) != 2:
+        raise LaunchError(
+            f"{WINDOW} is {shown(options[WINDOW])}; expected two numbers, such as 4095,0"
+        )
+    window = max(0, int(sides[0]) + 1)  # -1: all
+    looking = _layers_looking(options.get(WHOLE, 0), facts[_m("layers")])
+    return {_m("windows"): windows_in_turns([window * each for each in looking])}
+
+
+def _layers_looking(given: Any, layers: int) -> list[int]:
+    """Of each layer in turns, or of all layers, 1 if it has a window, and else 0."""
+    text = str(given).strip().strip("\"'")
+    if text.isdecimal() and int(text[:9]) <= layers:
+        return [1] * (int(text) - 1) + [0] if int(text) else [1]
+    pattern = _pattern(text)
+    if pattern is None or len(pattern) != layers:
+        raise LaunchError(
+            f"{WHOLE} is {shown(given)}; what is understood is a number up to {layers}, or a list "
+            f"with 0 or 1 for each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
+        )
+    return pattern
 
 
 def _write_experts(facts: Facts) -> Options:
@@ -326,6 +374,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     ),
     value(_m("positions"), "--max-position-embeddings", least=1),
     row((_m("norm"),), ("--normalization",), _write_norm, _read_norm),
+    row((_m("windows"),), (WINDOW, WHOLE), _write_windows, _read_windows),
     value(
         _m("norm_epsilon"),
         "--norm-epsilon",
@@ -432,6 +481,8 @@ def unstated(facts: Facts) -> list[str]:
         "position_offset": (0,),
     }
     found: list[str] = []
+    if len({*facts[_m("windows")]} - {0}) > 1:
+        found.append("windows of several sizes")
     if facts[_m("output_bias")] != facts[_m("ffn_bias")]:
         found.append("biases of the product behind attention alone")
     for name, known in usual.items():

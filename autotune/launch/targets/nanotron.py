@@ -133,7 +133,7 @@ def _llama(facts: Facts) -> None:
         "norm": "rms", "gated": True, "activation": "silu", "causal": True, "norm_first": True,
         "learned_positions": False, "rotary_fraction": 1.0, "ffn_bias": False, "output_bias": False,
         "qk_norm": False, "dropout": 0.0, "parallel": False, "part_norms": False,
-        "qk_norm_joint": False, "embedding_scale": 1.0, "attention_dropout": 0.0,
+        "qk_norm_joint": False, "windows": (), "embedding_scale": 1.0, "attention_dropout": 0.0,
     }  # fmt: skip
     for name, wanted in usual.items():
         given = facts.get(MODEL + name, wanted)

@@ -13,7 +13,7 @@ from distir.ir.core import Value
 from distir.ir.types import DType
 from distir.ops.activations import Tanh
 from distir.ops.arithmetic import Add, Mul, Sub
-from distir.ops.attention import FusedAttention
+from distir.ops.attention import FusedAttention, seen
 from distir.ops.comparisons import Less, Where
 from distir.ops.linalg import MatMul
 from distir.ops.lookup import Gather
@@ -35,8 +35,7 @@ def heads_apart(call: Call, x: Value, heads: int) -> Value:
 
 @converts("Attention")
 def attention(call: Call) -> Sequence[Value | None]:
-    """Attention, with past keys and values joined in front. A window is not applied, which a note
-    says."""
+    """Attention, with past keys and values joined in front."""
     heads, groups = (int(call.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
     query = heads_apart(call, call.operand(0), heads)
     key = heads_apart(call, call.operand(1), groups)
@@ -52,20 +51,29 @@ def attention(call: Call) -> Sequence[Value | None]:
         within = _within_lengths(call, query, key, is_causal)
         mask, is_causal = within if mask is None else call.add(Add(), mask, within), False
     call.without_effect("softmax_precision")  # kernels keep scores in single precision
-    for name in ("left_window_size", "right_window_size"):
-        if int(call.attribute(name, -1)) >= 0:
-            call.note(
-                f"attention reads the whole sequence; its {name} of {call.attribute(name):,} is "
-                "not applied"
-            )
+    is_causal, window = _window(call, is_causal=is_causal)
     form = Scores(
         float(call.attribute("scale", 0.0)),
         float(call.attribute("softcap", 0.0)),
         is_causal=is_causal,
         past=past,
+        window=window,
     )
     result = attended(call, query, key, value, mask, form)
     return (heads_together(call, result) if call.type(0).rank == 3 else result, key, value)
+
+
+def _window(call: Call, *, is_causal: bool) -> tuple[bool, int]:
+    """Whether rows see no later columns, and the window (`FusedAttention`) that is as wide as the
+    op says to both sides, or to the left of what is causal. Others are told, and not applied."""
+    left, right = (int(call.attribute(f"{side}_window_size", -1)) for side in ("left", "right"))
+    right = 0 if is_causal else right
+    if not call.has(6) and (right in (0, left)):
+        return right == 0, left + 1
+    if max(left, right) >= 0:
+        wide = f"its window of {left:,} to the left and {right:,} to the right"
+        call.note(f"attention reads the whole sequence; {wide} is not applied")
+    return is_causal, 0
 
 
 def heads_together(call: Call, x: Value) -> Value:
@@ -85,7 +93,9 @@ class Scores:
     """They are `softcap · tanh(scores / softcap)`; 0: they are not capped."""
     is_causal: bool = False
     past: int = 0
-    """Columns in front of those of the rows themselves, which every row sees."""
+    """Columns in front of those of the rows themselves."""
+    window: int = 0
+    """That of `FusedAttention`."""
 
 
 def attended(
@@ -94,13 +104,13 @@ def attended(
     """Attention on `[batch, heads, sequence, depth]`, of which keys and values may have fewer
     heads; products and a softmax if the scores are capped."""
     scale = form.scale or 1 / math.sqrt(query.type.shape[3])
-    is_causal = form.is_causal
-    if is_causal and form.past:
-        mask, is_causal = _shifted_causal_mask(call, query, key, form.past, mask), False
+    op = FusedAttention(scale, form.is_causal, window=form.window)
+    if (form.past or form.softcap) and (form.is_causal or form.window):
+        op, mask = FusedAttention(scale), _hidden(call, query, key, form, mask)
     if form.softcap:
-        return _capped_attention(call, query, key, value, mask, scale, is_causal, form.softcap)
+        return _capped_attention(call, query, key, value, mask, scale, form.softcap)
     masks = () if mask is None else (mask,)
-    return call.add(FusedAttention(scale, is_causal), query, key, value, *masks)
+    return call.add(op, query, key, value, *masks)
 
 
 _LOWEST = -3.4028234663852886e38
@@ -140,21 +150,21 @@ def _within_lengths(call: Call, query: Value, key: Value, is_causal: bool) -> Va
     return _seen(call, call.add(Less(), columns, ends), query.type.dtype)
 
 
-def _shifted_causal_mask(
-    call: Call, query: Value, key: Value, past: int, mask: Value | None
-) -> Value:
-    """The mask with a causal mask added, in which row i sees the `past` columns and i + 1 more."""
+def _hidden(call: Call, query: Value, key: Value, form: Scores, mask: Value | None) -> Value:
+    """The mask, and added to it what hides columns that a row does not see."""
     import numpy as np
 
     rows, columns = query.type.shape[2], key.type.shape[2]
     if rows * columns > 1 << 24:
         raise ImportModelError(
-            f"a causal mask of {rows} by {columns}; expected at most {1 << 24} elements"
+            f"a mask of {rows} by {columns}; expected at most {1 << 24} elements"
         )
-    allowed = np.arange(rows)[:, None] + past >= np.arange(columns)[None, :]
+    places = form.past + np.arange(rows), np.arange(columns)
+    allowed = seen(*places, causal=form.is_causal, window=form.window)
     values = np.where(allowed, np.float32(0), np.finfo(np.float32).min)
-    causal = call.builder.constant(values, query.type.dtype, "causal mask")
-    return causal if mask is None else call.add(Add(), mask, causal)
+    name = "window mask" if form.window else "causal mask"
+    hidden = call.builder.constant(values, query.type.dtype, name)
+    return hidden if mask is None else call.add(Add(), mask, hidden)
 
 
 def _capped_attention(
@@ -164,13 +174,10 @@ def _capped_attention(
     value: Value,
     mask: Value | None,
     scale: float,
-    is_causal: bool,
     softcap: float,
 ) -> Value:
     """Attention whose scores are `softcap · tanh(scores / softcap)`, spelled out."""
     groups, per_group = key.type.shape[1], query.type.shape[1] // key.type.shape[1]
-    if is_causal:
-        mask = _shifted_causal_mask(call, query, key, 0, mask)
     if per_group > 1:
         key, value = (_repeated_heads(call, x, per_group) for x in (key, value))
     assert groups

@@ -181,7 +181,7 @@ def _biased(call: Call, made: Sequence[Value]) -> Sequence[Value]:
 @converts("com.microsoft:GroupQueryAttention")
 def group_query_attention(call: Call) -> Sequence[Value | None]:
     """Causal attention whose keys and values have fewer heads, with rotated queries and keys, and
-    past keys and values in front. A window is not applied, which a note says."""
+    past keys and values in front."""
     heads, groups = (int(call.attribute(name)) for name in ("num_heads", "kv_num_heads"))
     if call.has(1):
         made = [call.operand(position) for position in range(3)]
@@ -198,14 +198,9 @@ def group_query_attention(call: Call) -> Sequence[Value | None]:
     key, value = _with_past(call, 3, past, key, value)
     if call.attribute("smooth_softmax", 0) or call.has(11):
         call.note("a sink of attention is not applied")
-    window = int(call.attribute("local_window_size", -1))
-    if window > 0:
-        call.note(
-            f"attention reads the whole sequence; the model's window of {window:,} is not applied"
-        )
-    result = attended(
-        call, query, key, value, _operand(call, 10), _scores(call, past, is_causal=True)
-    )
+    window = max(0, int(call.attribute("local_window_size", -1)))
+    form = replace(_scores(call, past, is_causal=True), window=window)
+    result = attended(call, query, key, value, _operand(call, 10), form)
     return (heads_together(call, result), key, value)
 
 

@@ -229,7 +229,7 @@ class Pricing:
         rounds, home = op.degree - 1, [node.results[i] for i in op.op.returning]
         before, arrived = (Value(node.result_types[0], "in flight") for _ in range(2))
         moving = [node.operands[i] for i in op.op.travelling]
-        work = self._uneven(op, op.round_work(*types))
+        work = self._uneven(node, op.round_work(*types))
         instructions = (
             self._pass_on(op, rounds, op.round_bytes(*types), moving, [arrived]),
             self._computed(op.op, work * rounds, node.operands, [before]),
@@ -288,7 +288,7 @@ class Pricing:
             )
         if isinstance(op, Landed):
             return Instruction(COMPUTE, 0.0, node.operands, (), label_of(op))
-        work = self._uneven(op, op.work(node.operand_types, node.result_types))
+        work = self._uneven(node, op.work(node.operand_types, node.result_types))
         if not work.flops and not work.bytes:
             view = self.cost.stack.view_seconds
             return Instruction(
@@ -338,9 +338,10 @@ class Pricing:
             if shape is not None:
                 yield shape, self._kernel_seconds(node, work), self._launch_seconds(node, work)
 
-    def _uneven(self, op: Op, work: Work) -> Work:
+    def _uneven(self, node: Node, work: Work) -> Work:
         """The work of the device with most work, where devices have rows of unequal work (causal
         attention whose rows are split in order)."""
+        op = node.op
         if self.cost.stack.balances_context or not isinstance(op, (Ring, Sharded)):
             return work
         windows = (window for window in op.windows if window.loop == ROWS)
@@ -349,7 +350,9 @@ class Pricing:
         )
         if not isinstance(op.op, Circulating):
             return work
-        return replace(work, flops=work.flops * op.op.unevenness(pieces))
+        blocks = op.degree if isinstance(op, Ring) else 1
+        uneven = op.op.unevenness(pieces, node.operand_types, blocks)
+        return replace(work, flops=work.flops * uneven)
 
     def _of_experts(self, node: Node, work: Work) -> Work:
         """The work of an op of experts with all kernels that the software stack launches for it:
@@ -425,7 +428,7 @@ class Pricing:
         computing = sum(self._single(each).seconds for each in beside)
         more = (op.degree - 1) * len(beside) * stack.kernel_ramp_seconds
         left = larger(0.0, seconds - computing * (op.degree - 1) / op.degree)
-        return cast("float", smaller(seconds, left + more))
+        return smaller(seconds, left + more)
 
     def collective(
         self,
