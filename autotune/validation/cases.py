@@ -313,9 +313,9 @@ def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion, node: int) 
     if batch // (dp * micro) * pp * chunks > MOST_ACTIONS:
         raise UnusableRowError("too many microbatches to schedule", f"{batch // (dp * micro):,}")
     sharding = stated.meaning("zero_stage").values
-    recompute, layers = _recompute(stated, blanks, pp * chunks)
+    recompute = _recompute(stated, blanks, pp * chunks)
     etp, order = _expert_layout(row, blanks, tp)
-    zero = int(blanks.value("zero", sharding.get("zero"))) if dp * cp > 1 else 0
+    zero = _zero(sharding, blanks, dp * cp, pp)
     return Strategy(
         dp=dp,
         tp=tp,
@@ -329,8 +329,10 @@ def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion, node: int) 
         chunks=chunks,
         zero=zero,
         zero_degree=_zero_degree(sharding, dp * cp, max(1, node // tp)) if zero else 0,
-        recompute=recompute,
-        recompute_layers=layers,
+        recompute=recompute.policy,
+        recompute_layers=recompute.layers,
+        recompute_every=recompute.every,
+        keep_gathered="parameters" if zero == 3 and blanks.value("keeps_gathered") else "none",
         sequence_parallel=tp > 1 and bool(stated.value("sequence_parallel", "sequence_parallel")),
         offload=_offload(row),
     )
@@ -347,6 +349,15 @@ def _offload(row: MeasuredRow) -> str:
                 raise UnusableRowError(rule["reason"])
             return str(rule["means"])
     return ""
+
+
+def _zero(sharding: Mapping[str, Any], blanks: Completion, replicas: int, pp: int) -> int:
+    """What is sharded. With pipeline stages, gradients and parameters count as shards only where
+    they are brought together again for every microbatch."""
+    if replicas == 1:
+        return 0
+    stated = int(blanks.value("zero", sharding.get("zero")))
+    return stated if stated < 2 or pp == 1 or blanks.value("gathers_again") else 1
 
 
 def _zero_degree(sharding: Mapping[str, Any], replicas: int, neighbours: int) -> int:
@@ -386,23 +397,32 @@ def _expert_degree(row: MeasuredRow, dp: int, cp: int, tp: int, etp: int, order:
     return stated
 
 
-def _recompute(stated: _Stated, blanks: Completion, stages: int) -> tuple[str, int]:
-    """What is recomputed, and in how many layers of every stage, 0 for all; how far full
-    recomputation goes, and what is selected, is the software's."""
+@dataclass(frozen=True, slots=True)
+class _Recompute:
+    """What a strategy recomputes, and where."""
+
+    policy: str
+    layers: int = 0
+    every: int = 1
+
+
+def _recompute(stated: _Stated, blanks: Completion, stages: int) -> _Recompute:
+    """What is recomputed; how far full recomputation goes, and what is selected, is the
+    software's."""
     meaning = stated.meaning("recompute").values
     found = str(blanks.value("recompute", meaning.get("recompute")))
     if found == "none":
-        return found, 0
+        return _Recompute(found)
     policy, layers = (
         str(blanks.value(f"{found}_recompute")),
         int(meaning.get("recompute_layers", 0)),
     )
     some, of_all = meaning.get("some_layers"), meaning.get("all_layers")
     if some is None or some == of_all:
-        return policy, layers
+        return _Recompute(policy, layers, max(1, int(meaning.get("recompute_every", 1))))
     if some % stages:
         raise UnusableRowError("recomputation of some layers only", f"{some} on {stages} stages")
-    return (policy, some // stages) if some else ("none", 0)
+    return _Recompute(policy, some // stages) if some else _Recompute("none")
 
 
 def _schedule(row: MeasuredRow, stated: _Stated, blanks: Completion, pp: int) -> tuple[str, int]:

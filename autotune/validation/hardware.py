@@ -42,7 +42,9 @@ def hardware_of(row: MeasuredRow) -> Hardware:
         return _own_hardware(row, text)
     entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)
     if entry is None:
-        raise UnusableRowError("hardware is not known", text)
+        raise UnusableRowError(
+            "hardware is not known", f"{text}; a cluster file (.toml) may be named in its place"
+        )
     cluster = _cluster(entry["cluster"])
     assumptions: list[str] = []
     domain = entry.get("domain", cluster.levels[0].size)

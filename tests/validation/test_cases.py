@@ -29,9 +29,40 @@ def test_the_row_is_the_strategy() -> None:
     assert case(schedule="interleaved 1F1B", vpp="2").strategy == Strategy(
         dp=4, tp=2, pp=2, microbatches=4, schedule="interleaved", chunks=2
     )
-    assert case(zero_stage="zero3", recompute="full").strategy == Strategy(
-        dp=4, tp=2, pp=2, microbatches=4, zero=3, recompute="full"
+    whole = {"pp": "1", "dp": "8"}
+    assert case(zero_stage="zero3", recompute="full", **whole).strategy == Strategy(
+        dp=8, tp=2, microbatches=2, zero=3, recompute="full"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "staged", "keeps"),
+    [
+        ("zero1", 1, 1, "none"),
+        ("zero2", 2, 1, "none"),
+        ("deepspeed_z2", 2, 1, "none"),
+        ("DeepSpeed stage 3", 3, 1, "none"),
+        ("FSDP2", 3, 1, "none"),
+        ("FSDP2, gathered for every microbatch", 3, 3, "none"),
+        ("FSDP2 (reshard_after_forward=always)", 3, 3, "none"),
+        ("FSDP (ZeRO-2, no reshard)", 3, 1, "parameters"),
+        ("FSDP2, reshard_after_forward=False", 3, 1, "parameters"),
+        ("optimizer sharding", 1, 1, "none"),
+    ],
+)
+def test_with_stages_nothing_is_brought_together_for_every_microbatch(
+    text: str, whole: int, staged: int, keeps: str
+) -> None:
+    """Unless the row says that it is. Without stages ZeRO is what the row calls it."""
+    alone = case(zero_stage=text, pp="1", dp="8").strategy
+    assert (alone.zero, alone.keep_gathered) == (whole, keeps)
+    assert case(zero_stage=text).strategy.zero == staged
+
+
+def test_a_schedule_that_nobody_states_is_1f1b() -> None:
+    assumed = case(schedule="")
+    assert assumed.strategy.schedule == "1f1b"
+    assert any(each.startswith("schedule = 1f1b: ") for each in assumed.assumptions)
 
 
 def test_how_far_full_recomputation_goes_is_the_software_s() -> None:
@@ -381,7 +412,7 @@ def test_megatron_with_experts_or_on_hopper_is_not_that_of_2021() -> None:
 )
 def test_a_stated_shard_group_is_the_degree_of_zero(text: str, zero: int, group: int) -> None:
     """Of four replicas: a group of all of them, or more, is what ZeRO does untold."""
-    strategy = case(zero_stage=text).strategy
+    strategy = case(zero_stage=text, num_gpus="8", pp="1").strategy
     assert (strategy.zero, strategy.zero_degree) == (zero, group)
 
 
@@ -470,7 +501,6 @@ SELECTION = "recomputation of a selection that is not simulated"
         ({"model": "Llama-4 Scout"}, "attention in windows"),
         ({"flags": "with stars"}, "flags is not understood"),
         ({"flags": "with stars", "micro_batch": ""}, "micro_batch not stated"),
-        ({"schedule": ""}, "schedule not stated"),
         ({"schedule": "interleaved"}, "chunks per pipeline rank not stated"),
         ({"iteration_time_s": ""}, "nothing measured"),
         ({"hidden": "many"}, "hidden is no number above zero"),
@@ -774,7 +804,9 @@ def test_what_rests_on_the_host_is_said_in_many_ways(notes: str, offload: str) -
 
 def test_tpus_are_known_and_grace_hopper_is_not_an_h200() -> None:
     assert case(hardware="TPU v5p", num_gpus="16").hardware.family == "TPU v5p"
-    assert reason(hardware="GH200") == "hardware is not known"
+    for other in ("GH200", "A100 PCIe 80GB", "H100 NVL", "H100 PCIe"):
+        assert reason(hardware=other) == "hardware is not known"
+    assert case(hardware="H100 SXM (host over PCIe 5)").hardware.family == "H100"
 
 
 @pytest.mark.parametrize(
@@ -816,13 +848,36 @@ def test_instances_that_do_not_divide_replicas_are_refused() -> None:
         "selective activation checkpointing",
         "SAC",
         "selective (attn only)",
+        "per-op SAC",
+        "core_attn",
+        "--recompute-granularity selective",
+        "dots_saveable",
     ],
 )
 def test_selective_recomputation_is_said_in_many_ways(recompute: str) -> None:
     assert case(recompute=recompute).strategy.recompute == "selective"
 
 
-@pytest.mark.parametrize("recompute", ["selective (mlp)", "save_qkv_proj", "every other layer"])
+@pytest.mark.parametrize(
+    ("recompute", "every"),
+    [
+        ("every other layer", 2),
+        ("every second block", 2),
+        ("selective (every 2nd layer)", 2),
+        ("selective layer", 2),
+        ("every third layer", 3),
+        ("every 4th layer", 4),
+        ("every layer", 1),
+        ("gradient checkpointing", 1),
+        ("--recompute-granularity full", 1),
+    ],
+)
+def test_one_of_several_layers_may_be_recomputed(recompute: str, every: int) -> None:
+    strategy = case(recompute=recompute).strategy
+    assert (strategy.recompute, strategy.recompute_every) == ("full", every)
+
+
+@pytest.mark.parametrize("recompute", ["selective (mlp)", "save_qkv_proj", "half the layers"])
 def test_other_selections_are_refused(recompute: str) -> None:
     assert reason(recompute=recompute) == "recomputation of a selection that is not simulated"
 
