@@ -78,9 +78,9 @@ class _ProblemParser(Parser):
         raise DistirError(self.said(message))
 
     def _whose(self, name: str) -> str:
-        """What was meant, or which options there are."""
+        """What was meant, and which options there are."""
         kinds = "the model, the cluster, the space and the objective"
-        return super()._whose(name) or f"; expected options of run that state {kinds}"
+        return f"{super()._whose(name)} (expected options of run that state {kinds})"
 
 
 def _options() -> Parser:
