@@ -100,7 +100,7 @@ def find_truth(question: Question, folder: Path | None) -> Truth:
         found = said[problem.space.index(strategy)]
         if found.feasible or found.reason is not None or not objective.trusted:
             return found
-        # The simulator gives no reasons of many strategies at once, and none is kept in a file.
+        # Of many strategies at once, the simulator does not say why they do not fit.
         return objective.measure(strategy)
 
     return Truth(question, problem, objective, *best, "exhaustive", grid.feasible, measure)
@@ -182,6 +182,8 @@ def _write(file: Path, said: Evaluations) -> None:
         "feasible": said.feasible,
         "failed": said.failed,
         "violation": said.violation,
+        "places": np.array([*said.reasons], np.int64),
+        "reasons": np.array([*said.reasons.values()], np.str_),
     }
     with whole_file(file) as written:
         np.savez_compressed(written, **columns)
@@ -193,7 +195,10 @@ def _read(file: Path) -> Evaluations | None:
         with np.load(file) as kept:
             columns = zip(kept["names"].tolist(), kept["metrics"], strict=True)
             metrics = {str(name): each for name, each in columns}
-            return Evaluations(metrics, kept["feasible"], kept["failed"], kept["violation"])
+            told = zip(kept["places"].tolist(), kept["reasons"].tolist(), strict=True)
+            reasons = {int(place): str(reason) for place, reason in told}
+            flags = kept["feasible"], kept["failed"]
+            return Evaluations(metrics, *flags, kept["violation"], reasons)
     except Exception:  # noqa: BLE001 - bytes that changed raise whatever their readers meet
         return None
 

@@ -327,6 +327,22 @@ def test_samplers_are_told_what_run_tells(mine: Path, stated: dict[str, Any]) ->
     assert len([*mine.glob("*.npz")]) == (question.objective == "throughput")
 
 
+def test_reasons_that_are_told_plan_by_plan_are_kept(tmp_path: Path) -> None:
+    stated = {"model": "gpt2-xl", "cluster": "p3-v100-16gb", "devices": 4, "batch-size": 32}
+    question = Question.of({**stated, "space": "small", "recompute": "auto"})
+    evaluated = find_truth(question, tmp_path)
+    every = [*evaluated.problem.space.enumerate()]
+    expected = [evaluated.measure(each) for each in every]
+    assert any("out of memory" in (each.reason or "") for each in expected)
+    found = find_truth(question, tmp_path)
+    found.objective.function = _unasked
+    assert [found.measure(each) for each in every] == expected
+
+
+def _unasked(strategy: Strategy) -> Evaluation:
+    return Evaluation.failure(f"{strategy.label} is simulated again")
+
+
 def test_what_failed_is_not_the_closest(mine: Path) -> None:
     with pytest.raises(DistirError) as raised:
         find_truth(_measured(objective="mine.py:misses"), None)
