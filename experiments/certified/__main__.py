@@ -216,7 +216,7 @@ def _apart(search: Callable[..., dict[str, Any]], *given: object) -> dict[str, A
 
 def _certified(question: Question, _: float) -> dict[str, Any]:
     problem = question.problem()
-    objective, count = problem.objective(question.objective), problem.space.count()
+    objective, count = question.goal.over(problem), problem.space.count()
     begun = process_time()
     found = certify(problem, objective)
     return {
@@ -229,7 +229,7 @@ def _certified(question: Question, _: float) -> dict[str, Any]:
 
 def _grid(question: Question, most_seconds: float) -> dict[str, Any]:
     problem = question.problem()
-    objective, count = problem.objective(question.objective), problem.space.count()
+    objective, count = question.goal.over(problem), problem.space.count()
     begun = process_time()
     found = Collector(objective, 1)
     table = SpaceColumns(problem.space)

@@ -27,6 +27,7 @@ import numpy as np
 
 import autotune
 from autotune.cli.options import positive, whole
+from autotune.cli.output import Output
 from autotune.cli.parser import Parser
 from autotune.objectives.costs import regret
 from autotune.prospects.prospects import ProblemProspects
@@ -35,7 +36,7 @@ from autotune.samplers import Sampler, find_sampler, load_sampler
 from autotune.samplers.sampler import Outcome, tell
 from autotune.study.study import Study
 from distir.errors import DistirError
-from distir.files import check_writable, write_text
+from distir.files import write_text
 from distir.strategy import Strategy
 from distir.units import counted
 from experiments.command import exit_status, make_folder, note
@@ -55,8 +56,18 @@ DRAWS = 1000
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table, or writes it as JSON; returns 1 if no problem could be answered."""
     options = _parsed(argv)
-    if options.json and options.json != "-":
-        check_writable(options.json)
+    with Output(options).working():
+        found = _compared(options)
+    if options.json:
+        text = json.dumps(found, indent=2)
+        print(text) if options.json == "-" else write_text(options.json, text + "\n")
+    if options.json != "-":
+        _print(found)
+    return 0 if found["problems"] else 1
+
+
+def _compared(options: argparse.Namespace) -> dict[str, Any]:
+    """What becomes of the samplers over all problems, as plain JSON values."""
     make_folder(options.cache)
     if options.problems is not None:
         questions = read_questions(options.problems)
@@ -77,19 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, own in cases.items():
             for seed in range(options.seeds):
                 own.append(_kept_case(truth, name, seed, options.trials, options.cache))
-    found = {
+    return {
         "trials": options.trials,
         "seeds": options.seeds,
         "samplers": {name: _standing(each, options.trials) for name, each in cases.items()},
         "problems": {truth.question.name: truth.to_dict() for truth in truths},
         "left_out": left_out,
     }
-    if options.json:
-        text = json.dumps(found, indent=2)
-        print(text) if options.json == "-" else write_text(options.json, text + "\n")
-    if options.json != "-":
-        _print(found)
-    return 0 if truths else 1
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from autotune.cli.options import add_model_options, add_space_option
+from autotune.cli.options import add_model_options, add_objective_options, add_space_option
 from autotune.cli.parser import Parser
 from autotune.problem import Problem, load_problem
 from autotune.statement import Goal, ProblemStatement
@@ -27,31 +27,42 @@ class Question:
 
     stated: Mapping[str, Any]
     objective: str = "throughput"
+    objective_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What else is stated of it: the metric that counts, its direction, how trials are made."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Question:
-        """From a mapping with the options of `run` that state a problem, without dashes in front;
-        raises `DistirError` for others, and for values that they do not take."""
+        """From a mapping with the options of `run` that state a problem and its objective, without
+        dashes in front; raises `DistirError` for others, and for values that they do not take."""
         found = vars(_options().parse_args(list(_words(content))))
         stated = {name: value for name, value in found.items() if value is not _UNSTATED}
-        objective = stated.pop(OBJECTIVE, "throughput")
-        names = (each.name for each in fields(ProblemStatement))
-        return cls({name: stated[name] for name in names if name in stated}, objective)
+        problem, goal = (
+            {each.name: stated[each.name] for each in fields(kind) if each.name in stated}
+            for kind in (ProblemStatement, Goal)
+        )
+        question = cls(problem, goal.pop(OBJECTIVE, "throughput"), goal)
+        _ = question.goal  # raises if options contradict each other
+        return question
+
+    @property
+    def goal(self) -> Goal:
+        """What is looked for; raises `DistirError` if there is no such goal."""
+        return Goal(objective=self.objective, **self.objective_options)
 
     @property
     def asked(self) -> tuple[str, str]:
         """What is asked, in words that are equal for equal questions."""
-        return repr(ProblemStatement(**self.stated)), self.objective
+        return repr(ProblemStatement(**self.stated)), repr(self.goal)
 
     def problem(self) -> Problem:
         """The problem; raises `DistirError` if there is no such problem."""
-        statement = Goal(objective=self.objective).suited(ProblemStatement(**self.stated))
+        statement = self.goal.suited(ProblemStatement(**self.stated))
         return load_problem(**statement.stated())
 
     @property
     def name(self) -> str:
         """One line that tells the problem from others."""
-        others = {**self.stated, OBJECTIVE: self.objective}
+        others = {**self.stated, OBJECTIVE: self.objective, **self.objective_options}
         model = str(others.pop("model"))
         return ", ".join([model, *(f"{key} {value}" for key, value in others.items())])
 
@@ -66,13 +77,19 @@ class _ProblemParser(Parser):
     def error(self, message: str) -> NoReturn:
         raise DistirError(self.said(message))
 
+    def _whose(self, name: str) -> str:
+        """What was meant, and which options there are."""
+        kinds = "the model, the cluster, the space and the objective"
+        return f"{super()._whose(name)} (expected options of run that state {kinds})"
+
 
 def _options() -> Parser:
-    """The options of `run` that state a problem. What is not stated is not there."""
+    """The options of `run` that state a problem and its objective. What is not stated is not
+    there."""
     parser = _ProblemParser(add_help=False)
     add_model_options(parser, "")
     add_space_option(parser)
-    parser.add_argument(f"--{OBJECTIVE}")
+    add_objective_options(parser)
     defaults = vars(parser.parse_args(["--model=any"]))
     parser.set_defaults(**dict.fromkeys(defaults, _UNSTATED))
     return parser
