@@ -281,8 +281,10 @@ class GuidedSampler:
         return int(np.argmin(np.where(likely, self._expected.log_cost, np.inf)))
 
     def _most_promising(self) -> int:
+        """The one that promises to gain most; the next in the expected order where none does."""
         gain = improvement(self._estimate(), self._found.min()) * self._chance_to_run
-        return int(np.argmax(np.where(self._open, gain, -1.0)))
+        gain = np.where(self._open, gain, 0.0)
+        return int(np.argmax(gain)) if gain.any() else self._best_expected(self._open)
 
     def _estimate(self) -> Estimate:
         """The logarithm of every strategy's cost."""

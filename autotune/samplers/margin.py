@@ -1,7 +1,9 @@
 """How much more memory strategies need than expected: learned from which of them ran.
 
 The logarithm of (needed / expected) is a common factor and a scatter of single strategies. That a
-strategy ran, or ran out of memory, bounds the sum of the two from one side.
+strategy ran, or ran out of memory, bounds the sum of the two from one side. Both have Student's
+distribution: a job may do other than what is simulated and need many times the memory, and single
+strategies may need far more or less than others.
 """
 
 from __future__ import annotations
@@ -11,18 +13,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.samplers.residual import below
 from distir.arrays import Floats
 
 FACTOR = 0.15
-"""Standard deviation of the logarithm of the common factor before anything is tried: half of the
-sources of published runs lie within."""
+"""Scale of the logarithm of the common factor before anything is tried: half of the sources of
+published runs lie within."""
 SCATTER = 0.05
-"""That of single strategies around it."""
+"""Scale of single strategies around it."""
+FREEDOM = 2
+"""Degrees of freedom of both."""
 
-_GRID = np.linspace(-1.0, 1.0, 201)
-_FILLS = np.linspace(-1.5, 1.5, 301)
-"""Logarithms of fillings between which chances are interpolated."""
+_STEP, _WIDEST = 0.01, 5.0
+_GRID = np.arange(-_WIDEST, _WIDEST + _STEP / 2, _STEP)
+"""Logarithms of factors, from less than a hundredth to more than a hundred."""
+_SUMS = np.arange(-2 * _WIDEST, 2 * _WIDEST + _STEP / 2, _STEP)
+"""Logarithms of what a filling comes to by a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +39,31 @@ class Margin:
     @classmethod
     def learned(cls, log_fill: Sequence[float], ran: Sequence[bool]) -> Margin:
         """From the expected logarithms of the filling of strategies, and whether each ran."""
-        logs = -0.5 * np.square(_GRID / FACTOR)  # the product of many small chances is no float
+        # The product of many small chances is no float.
+        logs = -(FREEDOM + 1) / 2 * np.log1p(np.square(_GRID / FACTOR) / FREEDOM)
         for expected, happened in zip(log_fill, ran, strict=True):
-            fits = below(-(expected + _GRID) / SCATTER)
-            logs = logs + np.log(np.maximum(fits if happened else 1 - fits, 1e-9))
+            sign = -1 if happened else 1
+            logs = logs + np.log(_below(sign * (expected + _GRID) / SCATTER))
         weights = np.exp(logs - logs.max())
         return cls(weights / weights.sum())
 
     def chance_to_fit(self, log_fill: Floats) -> Floats:
         """The probability that strategies of this expected filling run."""
-        chances = below(-(_FILLS[:, None] + _GRID[None, :]) / SCATTER) @ self.weights
-        return np.interp(log_fill, _FILLS, chances)
+        fits = _below(-_SUMS / SCATTER)
+        chances = np.convolve(fits, self.weights[::-1], mode="valid")
+        return np.interp(log_fill, _GRID, chances)
 
     @property
     def factor(self) -> float:
-        """The expected ratio of the memory needed to the memory expected."""
-        return float(np.exp(_GRID @ self.weights))
+        """The ratio of the memory needed to the memory expected: as likely more as less."""
+        return float(np.exp(np.interp(0.5, np.cumsum(self.weights), _GRID)))
+
+
+def _below(units: Floats) -> Floats:
+    """The share of the distribution that lies below so many scales."""
+    from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
+
+    return stdtr(FREEDOM, units)
 
 
 __all__ = ["Margin"]

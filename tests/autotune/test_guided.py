@@ -173,6 +173,46 @@ def test_a_margin_falls_with_what_ran_and_rises_with_what_did_not() -> None:
     assert (failed <= plain).all()
 
 
+@pytest.mark.parametrize("factor", [0.05, 0.3, 1.0, 3.0, 10.0, 40.0])
+def test_any_margin_is_learned_from_few_trials(factor: float) -> None:
+    """A job may need many times the memory that is simulated, or a small part of it. Each trial is
+    the fullest that is likely to run: the worst way to learn that all need more."""
+    true = -math.log(factor)
+    fills, ran = list[float](), list[bool]()
+    for _ in range(20):
+        every = np.linspace(-6, 4, 1001)
+        likely = every[Margin.learned(fills, ran).chance_to_fit(every) >= 0.5]
+        fills.append(float(likely.max()))
+        ran.append(fills[-1] <= true)
+    assert any(ran[:12])
+    assert fills[-1] == pytest.approx(true, abs=0.1)
+    assert Margin.learned(fills, ran).factor == pytest.approx(factor, rel=0.1)
+
+
+def test_a_single_surprise_does_not_move_the_margin_that_others_show() -> None:
+    others = [math.log(0.9)] * 5, [True] * 5
+    told = Margin.learned([*others[0], math.log(0.4)], [*others[1], False])
+    assert told.factor < 1.1
+    assert (told.chance_to_fit(np.log([0.3, 0.8])) > 0.5).all()
+
+
+def test_a_job_that_needs_many_times_the_memory_soon_runs() -> None:
+    table = Expectation(
+        Strategies.of(STRATEGIES),
+        np.log(np.arange(1.0, len(STRATEGIES) + 1)),
+        np.log(np.geomspace(0.95, 0.005, len(STRATEGIES))),
+    )
+    sampler, ran = GuidedSampler(table, 64), list[bool]()
+    for _ in range(15):
+        strategy = sampler.ask()
+        assert strategy is not None
+        place = STRATEGIES.index(strategy)
+        ran.append(math.exp(table.log_fill[place]) * 30 < 1)
+        cost = float(place + 1) if ran[-1] else None
+        sampler.tell(strategy, cost, 0.0 if ran[-1] else 1.0)
+    assert sum(ran) >= 3
+
+
 def test_a_residual_meets_its_trials_and_is_unsure_elsewhere() -> None:
     rows = np.array([[0.0], [1.0], [2.0]])
     values = np.array([0.1, 0.4, 0.2])
