@@ -38,9 +38,8 @@ def without_best(
 ) -> tuple[str, list[str]]:
     """What is said of a space in which nothing was found that fits: the answer, what misses by
     least, and, where the space was gone through, what would help."""
-    if found.complete:
-        return "Nothing fits.", [*advice(problem, objective, found.closest)]
-    return "Interrupted before anything was found that fits.", [*closest_line(found.closest)]
+    said = advice(problem, objective, found.closest) if found.complete else None
+    return found.said_without_best, [*(said or closest_line(found.closest))]
 
 
 def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Iterator[str]:
