@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -393,9 +393,9 @@ def test_what_failed_is_not_said_not_to_fit(
     objective = problem.objective(measure, metric="cost", direction="minimize")
     grid = evaluate_grid(problem.space, objective)
     answer = answer.format(grid.infeasible, grid.evaluated)
-    goal: Any = {"objective": measure, "metric": "cost", "isolate": False}
-    whole = {"trials": problem.space.count(), "sampler": "random"}
-    result = solve(problem, Search(**goal, **whole))
+    trials = problem.space.count()
+    search = Search(objective=measure, metric="cost", isolate=False, trials=trials)
+    result = solve(problem, search)
     assert {each.state for each in result.trials} <= {"failed", "infeasible"}
     assert answer in " ".join(as_text(grid_report(problem, objective, grid, 3)).split())
     assert answer in " ".join(str(result).split())
@@ -405,7 +405,7 @@ def test_what_failed_is_not_said_not_to_fit(
             measure is not none_fits
         )
     assert grid_in_short(problem, objective, grid)["answer"] == answer
-    assert answer in grid._repr_html_()
+    assert answer in cast("Any", grid)._repr_html_()
 
 
 @pytest.mark.parametrize("fits", [True, False])
