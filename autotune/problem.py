@@ -68,7 +68,8 @@ class Problem:
     lists: AxisLists | None = field(default=None, repr=False)
     """The axis lists that the model suggests; None if nobody asks it for them."""
     changed: Callable[..., Problem] | None = field(default=None, repr=False)
-    """Makes the same problem with other `devices`, `batch_size` or `space`, if that is possible."""
+    """Makes the same problem with something else stated, such as `devices`, `precision` or `space`,
+    if that is possible; raises `DistirError` if there is none."""
 
     @property
     def notes(self) -> tuple[str, ...]:

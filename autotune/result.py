@@ -17,6 +17,7 @@ from autotune.rendering import Shown
 from autotune.study.pareto import Pareto, pareto_of
 from autotune.study.study import Stopped
 from autotune.study.trial import Trial, best_of, best_of_layouts, closest_of, ranked
+from autotune.study.verdict import INTERRUPTED, without_best
 from distir.metrics import find_metric
 
 if TYPE_CHECKING:
@@ -131,15 +132,15 @@ class TuneResult(Shown):
     def said_without_best(self) -> str:
         """The answer where no plan was found: what is known of the space."""
         if self.interrupted:
-            return "Interrupted before anything was found that fits."
-        tried, count = len({trial.strategy for trial in self.trials}), self.problem.space.count()
-        if self.grid is None and self.proof is not None and self.proof.complete:
+            return INTERRUPTED
+        if self.grid is not None:
+            return self.grid.said_without_best
+        count = self.problem.space.count()
+        if self.proof is not None and self.proof.complete:
             return f"Nothing fits, as is proved of all {count:,} strategies."
-        if self.closest is None:
-            return "No trial succeeded."
-        if tried == count or (self.grid is not None and self.grid.complete):
-            return "Nothing fits."
-        return f"Nothing fits of the {tried:,} of {count:,} strategies that were tried."
+        states = {trial.strategy: trial.state for trial in self.trials}
+        infeasible = sum(state == "infeasible" for state in states.values())
+        return without_best(infeasible, len(states), count)
 
     @cached_property
     def ranked(self) -> list[Trial]:

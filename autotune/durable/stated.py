@@ -152,7 +152,8 @@ def differences(kept: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
     for name, value in now.items():
         if not same(kept.get(name), value):
             title = name.replace("_", " ")
-            yield f"its {title} is {said(kept.get(name))}, here it is {said(value)}"
+            begun = f"it was begun with {title} = {said(kept.get(name))}"
+            yield f"{begun}, here with {title} = {said(value)}"
 
 
 def restored(kept: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

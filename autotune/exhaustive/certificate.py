@@ -10,6 +10,7 @@ from autotune.exhaustive.collect import TIME
 from autotune.objectives.costs import regret
 from autotune.problem import Problem
 from autotune.study.trial import Trial
+from autotune.study.verdict import INTERRUPTED
 from distir.units import counted
 
 UNFIT = "does not fit"
@@ -57,6 +58,11 @@ class Certificate:
             for said, count in self.ruled_out.items()
             if said.startswith(start)
         }
+
+    @property
+    def said_without_best(self) -> str:
+        """The answer where there is no best."""
+        return "Nothing fits." if self.complete else INTERRUPTED
 
     @property
     def best(self) -> Trial | None:

@@ -14,6 +14,7 @@ from autotune.objectives.costs import EQUAL, regret
 from autotune.objectives.objective import Objective
 from autotune.study.study import Measure
 from autotune.study.trial import Trial
+from autotune.study.verdict import INTERRUPTED, without_best
 from distir.errors import DistirError
 from search_spaces import SearchSpace
 
@@ -78,6 +79,18 @@ class Grid:
         return sum(self.failures.values())
 
     @property
+    def infeasible(self) -> int:
+        """Number of evaluated strategies that do not fit."""
+        return self.evaluated - self.feasible - self.failed
+
+    @property
+    def said_without_best(self) -> str:
+        """The answer where there is no best."""
+        if not self.complete:
+            return INTERRUPTED
+        return without_best(self.infeasible, self.evaluated, self.space_size)
+
+    @property
     def best(self) -> Trial | None:
         """The best feasible trial."""
         return self.ranked[0] if self.ranked else None
@@ -106,7 +119,7 @@ class Grid:
         return rendered(
             "compact.html.jinja",
             title=f"{self.evaluated:,} of {self.space_size:,} strategies evaluated",
-            answer="Nothing fits." if best is None else f"Best: {best.label}",
+            answer=self.said_without_best if best is None else f"Best: {best.label}",
             facts=[],
             lines=[f"{self.feasible:,} are feasible; {self.seconds:.2f} s."],
             bars={"parts": [], "rows": []},

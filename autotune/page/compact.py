@@ -102,7 +102,7 @@ def grid_in_short(problem: Problem, objective: Objective, grid: Grid) -> dict[st
     lines = [f"{evaluated} in {grid.seconds:.2f} s; {grid.feasible:,} are feasible."]
     nothing: dict[str, Any] = {"parts": [], "rows": []}
     if best is None:
-        return _short(problem.title, "Nothing fits.", (), lines, nothing, (), ())
+        return _short(problem.title, grid.said_without_best, (), lines, nothing, (), ())
     table = ranking(grid.ranked[:FEW], objective)
     answer, facts = best_sentence(problem, objective, best), facts_of(problem, objective, best)
     return _short(problem.title, answer, facts, lines, nothing, table.head, table.rows)

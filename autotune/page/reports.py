@@ -35,7 +35,7 @@ from autotune.problem import Problem
 from autotune.reports.advice import conclusions, without_best
 from autotune.reports.breakdown import breakdown
 from autotune.reports.quantities import described
-from autotune.reports.study import comparison_lines, search_lines
+from autotune.reports.study import comparison_lines, search_lines, setbacks
 from distir.units import counted, percent
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def grid_page(problem: Problem, objective: Objective, grid: Grid, told: Told | N
     else:
         answer, said = without_best(problem, objective, grid)
         lead += said
+    lead += setbacks(grid.evaluated, grid.infeasible, grid.failures)
     sections = plan_sections(problem, objective, grid.ranked)
     sections += grid_space_sections(problem, grid)
     sections += grid_why_sections(problem, objective, grid)

@@ -48,8 +48,8 @@ def _parts(
         yield from _front(grid, objective)
     else:
         yield from _without_best(problem, objective, grid)
-    infeasible = grid.evaluated - grid.feasible - grid.failed
-    yield from (Text(line) for line in setbacks(grid.evaluated, infeasible, grid.failures))
+    setback = setbacks(grid.evaluated, grid.infeasible, grid.failures)
+    yield from map(Text, setback)
 
 
 def _without_best(

@@ -31,7 +31,7 @@ from distir.metrics import (
     throughput_samples_per_second,
     time_to_train_seconds,
 )
-from distir.units import percent
+from distir.units import counted, percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -195,7 +195,8 @@ def _looked_for(result: TuneResult) -> str:
 
 def _searched(result: TuneResult) -> str:
     stopped = " (interrupted)" if result.interrupted else ""
-    again = f", {result.repeats} suggestions answered from memory" if result.repeats else ""
+    repeats = counted(result.repeats, "suggestion")
+    again = f", {repeats} answered from memory" if result.repeats else ""
     return (
         f"{result.sampler} (seed {result.seed}) tried {len(result.trials)} in "
         f"{result.seconds:.2f} s{stopped}{again}."

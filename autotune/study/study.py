@@ -18,6 +18,7 @@ from autotune.study.ledger import Ledger, LedgerEntry, LedgerError, MemoryLedger
 from autotune.study.trial import Trial, best_of
 from distir.errors import DistirError
 from distir.strategy import Strategy
+from distir.units import counted
 from distir.user_code import described
 from search_spaces import SearchSpace
 
@@ -146,7 +147,9 @@ class Study:
         if len(self.trials) >= self.space.count():
             self.stopped = Stopped("space", "the whole space is tried")
         elif len(self.trials) >= budget:
-            self.stopped = Stopped("trials", f"its {budget} trials are made")
+            made = len(self.trials)
+            are = "is" if made == 1 else "are"
+            self.stopped = Stopped("trials", f"its {counted(made, 'trial')} {are} made")
         else:
             told = (stop(self) for stop in self.stops)
             self.stopped = next((each for each in told if each is not None), None)

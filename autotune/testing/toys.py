@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from autotune.objectives.columns import Flags, MetricColumn
 from autotune.problem import Problem
-from distir.errors import StrategyError
+from distir.errors import DistirError, StrategyError
 from distir.strategy import CP_EXCHANGES, Strategy
 from search_spaces import SearchSpace, SpaceSource, distribution_space, searched
 
@@ -152,6 +152,9 @@ def toy_problem(simulator: ToySimulator | None = None, *, space: SpaceSource = "
 
     def changed(**changes: Any) -> Problem:
         other = changes.pop("space", space)
+        unknown = changes.keys() - {each.name for each in fields(simulator)}
+        if unknown:
+            raise DistirError(f"toys have no {', '.join(sorted(unknown))}")
         return toy_problem(replace(simulator, **changes), space=other)
 
     return Problem(

@@ -129,18 +129,23 @@ class Case:
         """Rows that differ in how the work is distributed alone, and so compete."""
         return (
             self.row.group,
-            self.row.text("hardware"),
+            self.hardware.cluster,
             self.strategy.devices,
             self.batch_size,
             self.sequence_length,
-            self.model.config.layers,
-            self.model.config.hidden,
-            self.model.config.heads,
-            self.model.config.ffn_width,
-            self.experts,
+            self.row.count("vocab"),
+            self._undistributed_model,
             self.precision,
             self.optimizer,
         )
+
+    @property
+    def _undistributed_model(self) -> ModelKey:
+        """The model without what a strategy adds to it: `tp` pads the vocabulary, `ep` evens out
+        the loads of experts."""
+        experts = self.model.config.experts
+        even = None if experts is None else replace(experts, imbalance=1.0)
+        return replace(self.model, config=replace(self.model.config, vocabulary=1, experts=even))
 
 
 def make_case(row: MeasuredRow, *, tells_software: bool = True) -> Case | Exclusion:

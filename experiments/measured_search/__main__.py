@@ -2,7 +2,7 @@
 
     python -m experiments.measured_search ../shared/measurements/measurements.csv --json -
 
-Rows with equal source, hardware, devices, batch, model and sequence are a group. In every group
+Rows with equal source, cluster, devices, batch, model and sequence are a group. In every group
 with at least four measured strategies each sampler measures one strategy after the other, until one
 is within 1 % of the group's best. The simulator's expectations are made twice: with the software
 that the runs were measured with, and with one that is wrong on purpose (`--wrong-stack`).

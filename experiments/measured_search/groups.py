@@ -104,7 +104,7 @@ def _competing(things: Iterable[T], case_of: Callable[[T], Case]) -> list[list[T
 
 
 def _key(case: Case) -> tuple[object, ...]:
-    """What competing cases have in common: source, model, hardware, devices, batch, sequence,
+    """What competing cases have in common: source, model, cluster, devices, batch, sequence,
     precision and optimizer."""
     return (case.row.text("source"), case.row.text("model"), *case.choice_group)
 

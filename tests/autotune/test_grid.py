@@ -9,10 +9,10 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -36,8 +36,12 @@ from autotune.exhaustive.grid import Grid, evaluate_grid, grid_of
 from autotune.jobs import chunks_in_processes
 from autotune.objectives import Evaluation, Objective
 from autotune.objectives.columns import Evaluations
+from autotune.page.compact import grid_in_short
+from autotune.page.reports import grid_page, study_page
 from autotune.rendering import as_text
 from autotune.reports.grid import grid_report
+from autotune.search import Search
+from autotune.solving import solve
 from autotune.statement import Goal
 from autotune.study.trial import Trial, best_of_layouts, closest_of, pareto_front, ranked
 from autotune.tables.columns import Coded, TableColumn
@@ -359,6 +363,49 @@ def test_a_chunk_that_kills_every_process_fails_and_the_others_do_not() -> None:
     assert grid.feasible == grid.evaluated - grid.failed
     assert 1 <= grid.failed < grid.evaluated
     assert all("its process died 4 times" in reason for reason in grid.failures)
+
+
+def none_fits(strategy: Strategy) -> Evaluation:
+    return Evaluation({"cost": 1.0}, feasible=False, reason="too large", violation=strategy.tp)
+
+
+def all_fail(strategy: Strategy) -> Evaluation:
+    raise ValueError("not today")
+
+
+def half_fail(strategy: Strategy) -> Evaluation:
+    return all_fail(strategy) if strategy.schedule == "gpipe" else none_fits(strategy)
+
+
+@pytest.mark.parametrize(
+    ("measure", "answer"),
+    [
+        (none_fits, "Nothing fits."),
+        (all_fail, "No trial succeeded."),
+        (half_fail, "Nothing fits of the {} of {} strategies that were tried to the end."),
+    ],
+)
+def test_what_failed_is_not_said_not_to_fit(
+    measure: Callable[[Strategy], Evaluation], answer: str
+) -> None:
+    """By the grid, its page, its notebook, a search of the whole space and its page."""
+    problem = toy_problem()
+    objective = problem.objective(measure, metric="cost", direction="minimize")
+    grid = evaluate_grid(problem.space, objective)
+    answer = answer.format(grid.infeasible, grid.evaluated)
+    trials = problem.space.count()
+    search = Search(objective=measure, metric="cost", isolate=False, trials=trials)
+    result = solve(problem, search)
+    assert {each.state for each in result.trials} <= {"failed", "infeasible"}
+    assert answer in " ".join(as_text(grid_report(problem, objective, grid, 3)).split())
+    assert answer in " ".join(str(result).split())
+    for page in (grid_page(problem, objective, grid), study_page(result)):
+        assert page.answer == answer
+        assert any("trials failed: ValueError: not today" in each for each in page.lead) == (
+            measure is not none_fits
+        )
+    assert grid_in_short(problem, objective, grid)["answer"] == answer
+    assert answer in cast("Any", grid)._repr_html_()
 
 
 @pytest.mark.parametrize("fits", [True, False])

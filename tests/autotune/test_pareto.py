@@ -125,7 +125,7 @@ def test_a_study_of_several_objectives_is_resumed_with_the_same_ones(tmp_path: P
     at_once = searched("tpe", 14)
     assert [each.strategy for each in resumed.trials] == [each.strategy for each in at_once.trials]
     assert len(resumed.study.directions) == 2
-    with pytest.raises(DistirError, match="its objectives is throughput,memory, here it is"):
+    with pytest.raises(DistirError, match="with objectives = throughput,memory, here with"):
         on_storage(14, "throughput,latency")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -144,6 +145,16 @@ def test_the_result_as_json_has_the_agreed_keys() -> None:
     assert plain["mlflow"] is None
     assert set(plain["best"]["strategy"]) == {*Strategy().to_dict(), "micro_batch"}
     assert {"dp", "tp", "pp", "microbatches", "schedule"} <= set(plain["best"]["strategy"])
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said"),
+    [(1, ", 1 suggestion answered from memory."), (2, ", 2 suggestions answered from memory.")],
+)
+def test_repeated_suggestions_are_counted(repeats: int, said: str) -> None:
+    result = solve(toy_problem(), Search(trials=3, sampler="random", compare_grid=False))
+    assert "from memory" not in " ".join(str(result).split())
+    assert said in " ".join(str(replace(result, repeats=repeats)).split())
 
 
 def test_where_nothing_fits_the_report_says_what_comes_closest_and_what_would_help() -> None:

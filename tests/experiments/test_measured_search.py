@@ -83,6 +83,24 @@ def test_runs_in_other_precisions_do_not_compete(tmp_path: Path) -> None:
     assert [len(group.seconds) for group in groups] == [4, 4]
 
 
+@pytest.mark.parametrize(
+    ("column", "values"), [("interconnect", ("100 Gbps", "1600 Gbps")), ("kv_heads", ("2", "8"))]
+)
+def test_runs_on_another_cluster_or_of_another_model_are_no_repeats(
+    column: str, values: tuple[str, str], tmp_path: Path
+) -> None:
+    seconds = {values[0]: 0.1, values[1]: 0.3}
+    rows = [
+        f"{row(tp, 8 // tp, 8, str(taken))},{value}"
+        for tp in (1, 2, 4, 8)
+        for value, taken in seconds.items()
+    ]
+    file = tmp_path / "measured.csv"
+    file.write_text("\n".join([f"{HEADER},{column}", *rows]) + "\n", encoding="utf-8")
+    measured = [{*group.seconds.values()} for group in read_groups(file, None)]
+    assert measured == [{0.1}, {0.3}]
+
+
 def test_strategies_that_cannot_be_simulated_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -598,7 +598,9 @@ def test_a_study_for_a_framework_is_none_of_everything(
     begun_for(capsys)
     kept: Any = {"storage": "sqlite:///a.db", "study": "a", "resume": True}
     problem: Any = {"devices": 2, "batch_size": 8, "gradient_precision": "fp32"}
-    with pytest.raises(DistirError, match="its framework is torchtitan, here it is not stated"):
+    with pytest.raises(
+        DistirError, match="framework = torchtitan, here with framework = not stated"
+    ):
         tune("llama3.2-1b", "hgx-h100", **problem, **kept)
 
 

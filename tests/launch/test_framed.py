@@ -41,7 +41,7 @@ def test_a_study_of_the_command_line_is_resumed_in_python(
     again = json_of(capsys, "run", *STUDY, "--resume", "--trials", "4", *QUICK)
     assert len(again["trials"]) == 4
     other = load_problem_for("llama3.2-1b", framework="megatron", **STATED)
-    with pytest.raises(DistirError, match="its framework is torchtitan, here it is megatron"):
+    with pytest.raises(DistirError, match="framework = torchtitan, here with framework = megatron"):
         tune(other, **KEPT)
     with pytest.raises(DistirError, match=r"load_problem_for$"):
         tune("llama3.2-1b", **STATED, **KEPT)

@@ -930,3 +930,43 @@ def test_columns_are_understood_as_other_sources_fill_them(
 def test_whether_a_stack_compiles_is_read(words: str, stack: str) -> None:
     hardware = "MI300X" if "ROCm" in words else "H100"
     assert case(software=words, hardware=hardware).software.stack == stack
+
+
+EXPERTS = {"model": "mixtral-8x7b", "num_experts": "8", "moe_topk": "2", "kv_heads": "4"}
+
+
+@pytest.mark.parametrize(
+    ("of_both", "other"),
+    [
+        ({}, {"interconnect": "100 Gbps"}),
+        ({}, {"gpus_per_node": "4"}),
+        ({}, {"vocab": "2000"}),
+        ({}, {"kv_heads": "2"}),
+        ({}, {"gated_mlp": "yes"}),
+        ({**EXPERTS, "ep": "2"}, {"moe_topk": "1"}),
+    ],
+    ids=["network", "node", "vocabulary", "heads of keys", "gated", "chosen experts"],
+)
+def test_runs_on_another_cluster_or_of_another_model_do_not_compete(
+    of_both: dict[str, str], other: dict[str, str]
+) -> None:
+    first, second = case(**of_both), case(**{**of_both, **other})
+    assert first.strategy == second.strategy
+    assert first.choice_group != second.choice_group
+
+
+@pytest.mark.parametrize(
+    ("of_both", "other"),
+    [
+        ({}, {"tp": "4", "dp": "2"}),
+        ({**EXPERTS, "ep": "2"}, {"ep": "4"}),
+        ({}, {"zero_stage": "1", "micro_batch": "1"}),
+    ],
+    ids=["padded vocabulary", "experts per device", "ZeRO"],
+)
+def test_what_a_strategy_does_to_its_model_makes_no_other_one(
+    of_both: dict[str, str], other: dict[str, str]
+) -> None:
+    first, second = case(**of_both), case(**{**of_both, **other})
+    assert first.strategy != second.strategy
+    assert first.choice_group == second.choice_group

@@ -10,6 +10,9 @@ import pytest
 
 from autotune.durable.optuna_storage import StoredStudy
 from autotune.durable.stated import Kept
+from autotune.search import Search
+from autotune.solving import solve
+from autotune.testing import toy_problem
 from distir.errors import DistirError
 from tests.autotune.durable.conftest import PROBLEM, Searches, labels
 
@@ -52,9 +55,11 @@ def test_only_the_study_that_was_begun_is_resumed(searches: Searches) -> None:
     assert "there are: mine" in searches.refused(
         "run", "--storage", "sqlite:///study.db", "--study", "other", "--resume"
     )
-    assert "its batch size is 16, here it is 32" in searches.refused(*resume, "--batch-size", "32")
-    assert "its objective is" in searches.refused(*resume, "--objective", "throughput")
-    assert "its objective is" in searches.refused(*resume, "--objective", "train.py:time")
+    begun = "the study is another one: it was begun with"
+    said = searches.refused(*resume, "--batch-size", "32")
+    assert f"{begun} batch size = 16, here with batch size = 32" in said
+    assert f"{begun} objective =" in searches.refused(*resume, "--objective", "throughput")
+    assert f"{begun} objective =" in searches.refused(*resume, "--objective", "train.py:time")
     file = searches.folder / "train.py"
     text = file.read_text(encoding="utf-8")
     moved = file.rename(searches.folder / "elsewhere.py")
@@ -64,6 +69,30 @@ def test_only_the_study_that_was_begun_is_resumed(searches: Searches) -> None:
     moved.write_text(text.replace("iteration_seconds", "mfu"), encoding="utf-8")
     moved.rename(file)
     assert "has changed since the study began" in searches.refused(*resume)
+
+
+@pytest.mark.parametrize(
+    ("begun", "resumed", "words"),
+    [
+        (6, 8, "its 8 trials are made"),
+        (6, 6, "its 6 trials are made"),
+        (6, 3, "its 6 trials are made"),
+        (1, 1, "its 1 trial is made"),
+    ],
+)
+def test_a_study_that_ends_says_how_many_trials_it_has(
+    begun: int, resumed: int, words: str, tmp_path: Path
+) -> None:
+    found = [
+        solve(
+            toy_problem(),
+            Search(sampler="random", trials=trials, compare_grid=False),
+            kept=Kept(storage=f"journal:{tmp_path / 'log'}", study="mine", resume=resume),
+        )
+        for trials, resume in ((begun, False), (resumed, True))
+    ][-1]
+    assert found.to_dict()["stopped_in_words"] == words
+    assert len(found.trials) == max(begun, resumed)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +219,4 @@ def test_what_means_nothing_in_a_study_does_not_keep_it_from_going_on(searches: 
     found = searches.json("run", *kept, "--resume", "--trials", "3", *QUICK)
     assert len(found["trials"]) == 3
     said = searches.refused("run", *kept, "--resume", "--no-tracking", "--batch-size", "3")
-    assert "here it is 3" in said
+    assert "here with batch size = 3" in said

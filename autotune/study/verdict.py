@@ -1,0 +1,18 @@
+"""What is said of a space in which nothing was found that fits: infeasible is not failed."""
+
+from __future__ import annotations
+
+INTERRUPTED = "Interrupted before anything was found that fits."
+"""The answer where somebody wanted an end."""
+
+
+def without_best(infeasible: int, tried: int, count: int) -> str:
+    """The answer where `tried` of the `count` strategies of a space were tried and none can be the
+    best: `infeasible` of them do not fit, and of the others, which failed or were pruned, that is
+    not known."""
+    if not infeasible:
+        return "No trial succeeded."
+    if infeasible == count:
+        return "Nothing fits."
+    tried_how = "tried" if infeasible == tried else "tried to the end"
+    return f"Nothing fits of the {infeasible:,} of {count:,} strategies that were {tried_how}."
