@@ -267,10 +267,10 @@ def test_a_problem_says_first_in_what_it_is_beyond_measured_runs() -> None:
 def test_what_a_model_leaves_out_is_noted(tmp_path: Path) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 256}
     counts = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    content = {"model_type": "mistral", **sizes, **counts, "sliding_window": 8}
+    content = {"model_type": "gemma2", **sizes, **counts, "attn_logit_softcapping": 50.0}
     (tmp_path / "config.json").write_text(json.dumps({**content, "max_position_embeddings": 64}))
     notes = load_problem(str(tmp_path), devices=2, batch_size=4).notes
-    assert any("window of 8 is not applied" in note for note in notes)
+    assert any("attn_logit_softcapping is not applied" in note for note in notes)
 
 
 def _with_rows_looked_up(tmp_path: Path) -> Path:
