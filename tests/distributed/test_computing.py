@@ -34,7 +34,8 @@ def _operands(case: Case) -> list[Any]:
     """The operands of an op; the gradient of attention gets what attention made of the others."""
     arrays = case.arrays()
     if isinstance(case.op, FusedAttentionGradient):
-        op = FusedAttention(case.op.scale, case.op.causal, case.op.dropout, case.op.seed)
+        own = case.op
+        op = FusedAttention(own.scale, own.causal, own.dropout, own.seed, own.window)
         (arrays[3],) = op.evaluate(*arrays[:3], *arrays[5:])
     return arrays
 
@@ -58,6 +59,8 @@ def _shard(case: Case, loop: int) -> Sharded:
 def test_shards_are_numpys_wherever_they_are(case: Case, loop: int) -> None:
     if loop == ROWS and isinstance(case.op, Gather):
         pytest.skip("a lookup has no rows of scores")
+    if loop == ROWS and getattr(case.op, "window", 0):
+        pytest.skip("the last rows of twice as many see none of these columns")
     sharded = replace(case, op=_shard(case, loop))
     for found, expected in _both(sharded, exact=True):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
