@@ -120,6 +120,12 @@ class Case:
         return "sends_copies_once" in self.facts
 
     @property
+    def stack_fields(self) -> Mapping[str, Any]:
+        """Fields of the software's stack that the row states, or that are otherwise with its
+        software."""
+        return {**self.software.does, **self.facts}
+
+    @property
     def nodes(self) -> int:
         """Innermost groups of devices."""
         return -(-self.strategy.devices // (self.hardware.cluster.levels[0].size or 1))
@@ -174,10 +180,8 @@ def _case(row: MeasuredRow, software: Software) -> Case:
     measured = _measured(row, model.config, strategy.recompute)
     for assumption in hardware.assumptions:
         blanks.note(assumption)
-    facts = facts_of(row)
-    for fact in facts:
-        blanks.note(f"{fact.name} = {str(fact.value).lower()}: {fact.because}")
-    if row.count("num_experts") and "sends_copies_once" not in {fact.name for fact in facts}:
+    facts = _facts(row, software, blanks)
+    if row.count("num_experts") and "sends_copies_once" not in facts:
         blanks.note("token dispatcher = as in the stack: not stated")
     return Case(
         row=row,
@@ -193,7 +197,7 @@ def _case(row: MeasuredRow, software: Software) -> Case:
         cuts=_cuts(blanks, model.config.layers, strategy.stages),
         hardware=hardware,
         software=software,
-        facts={fact.name: fact.value for fact in facts},
+        facts=facts,
         software_known=software.is_known,
         measured=measured,
         experts=row.count("num_experts") or 0,
@@ -203,6 +207,16 @@ def _case(row: MeasuredRow, software: Software) -> Case:
         ),
         assumptions=tuple(blanks.used),
     )
+
+
+def _facts(row: MeasuredRow, software: Software, blanks: Completion) -> dict[str, Any]:
+    """What the row says about the stack; this is noted, and what its software does besides."""
+    stated = facts_of(row)
+    found = {fact.name: fact.value for fact in stated}
+    reasons = {**software.because, **{fact.name: fact.because for fact in stated}}
+    for name, value in {**software.does, **found}.items():
+        blanks.note(f"{name} = {str(value).lower()}: {reasons[name]}")
+    return found
 
 
 def _check_kind(row: MeasuredRow) -> None:

@@ -156,7 +156,7 @@ def _of_one_model(
 
 def _stack_of(case: Case) -> SoftwareStack:
     """The stack of the case's software, with what the row itself says about it."""
-    return replace(load_stack(case.software.stack), **case.facts)
+    return replace(load_stack(case.software.stack), **case.stack_fields)
 
 
 def outcome_of(case: Case, stack: SoftwareStack, result: SimulationResult) -> PredictedRow:

@@ -49,6 +49,8 @@ class Software:
     because: dict[str, str]
     where: Mapping[str, re.Pattern[str]]
     """By column: a pattern that is found in rows of this software."""
+    does: Mapping[str, Any]
+    """Fields of the stack that are otherwise with this software, unless a row says so."""
     is_general: bool = False
     """Whether rows get it that say nothing of their software."""
     is_known: bool = True
@@ -243,6 +245,7 @@ def _known() -> list[tuple[Software, re.Pattern[str]]]:
                     column: re.compile(pattern, re.IGNORECASE)
                     for column, pattern in entry.get("where", {}).items()
                 },
+                entry.get("does", {}),
                 not entry["pattern"],
                 entry.get("tells_software", bool(entry["pattern"])),
             ),

@@ -132,7 +132,8 @@ def test_rows_say_what_their_stack_does() -> None:
     assert case(notes="compile, async TP").facts == {"overlaps_activations": True}
     for fact, value in told.facts.items():
         assert getattr(prepared_stack(told), fact) == value
-    assert prepared_stack(plain) == load_stack(plain.software.stack)
+    own = load_stack(plain.software.stack)
+    assert prepared_stack(plain) == replace(own, overlaps_activations=False)
 
 
 def prepared_stack(own: Case) -> SoftwareStack:
@@ -707,6 +708,11 @@ def said(notes: str) -> MeasuredRow:
         ("tp comm overlap, moe-grouped-gemm", "overlaps_activations", True),
         ("no tp comm overlap", "overlaps_activations", False),
         ("without async TP", "overlaps_activations", False),
+        ("unfused RMSNorm", "spells_norms_out", True),
+        ("eager RMS norm", "spells_norms_out", True),
+        ("fused RMSNorm kernel", "spells_norms_out", False),
+        ("without fused RMSNorm", "spells_norms_out", True),
+        ("fused softmax", "spells_norms_out", None),
         ("grouped_mm", "groups_experts", True),
         ("moe_grouped_gemm: false", "groups_experts", False),
         ("experts in a loop: looped experts", "groups_experts", False),
@@ -723,6 +729,25 @@ def test_what_rows_deny_is_not_taken_for_what_they_say(
     notes: str, fact: str, value: object
 ) -> None:
     assert {each.name: each.value for each in facts_of(said(notes))}.get(fact) == value
+
+
+@pytest.mark.parametrize(
+    ("software", "value"),
+    [
+        ("Megatron-LM", False),
+        ("Megatron-Core 0.8", False),
+        ("Megatron-Core 0.8, --tp-comm-overlap", True),
+        ("NeMo 24.09 on Megatron-Core", None),
+        ("Megatron-Bridge 25.09", None),
+        ("torchtitan", None),
+    ],
+)
+def test_software_does_what_rows_do_not_say(software: str, value: bool | None) -> None:
+    """NVIDIA's own recipes pipeline tensor parallelism with products, Megatron-LM if it is told."""
+    found = case(software=software)
+    assert found.stack_fields.get("overlaps_activations") == value
+    told = any(each.startswith("overlaps_activations = ") for each in found.assumptions)
+    assert told == (value is not None)
 
 
 def test_the_column_of_the_dispatcher_counts_before_words() -> None:
