@@ -97,11 +97,16 @@ def _near(window: int, columns: float) -> float:
     return smaller(window, columns) / columns if window else 1.0
 
 
+def _share_near(window: int, columns: float) -> float:
+    """The mean share of all `columns` that lie within the window of a row, if there are as many
+    rows; of long sequences, so that the diagonal does not count."""
+    near = _near(window, columns)
+    return near * (2 - near)
+
+
 def _share_seen(op: _AttentionOp, columns: float) -> float:
-    """The mean share of all `columns` that a row sees, if there are as many rows; of long
-    sequences, so that the diagonal does not count."""
-    near = _near(op.window, columns)
-    return near * (2 - near) * (0.5 if op.causal else 1.0)
+    """The mean share of all `columns` that a row sees."""
+    return _share_near(op.window, columns) * (0.5 if op.causal else 1.0)
 
 
 def _flops(query: TensorType, key: TensorType, value: TensorType, share: float) -> float:
@@ -251,7 +256,8 @@ class FusedAttention(_CirculatingAttention):
         return builder.build(dims, (result,))
 
     def model_flops(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        return _flops(operands[0], operands[1], operands[2], share=1.0)
+        share = _share_near(self.window, operands[1].shape[2])
+        return _flops(operands[0], operands[1], operands[2], share)
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         return self.evaluate_shard({}, *operands)

@@ -44,6 +44,14 @@ def test_a_wider_window_is_no_less_work_and_the_widest_is_none(
         assert flops(narrow, 24, 24) == flops(plain, 24, 24)
 
 
+@given(st.booleans(), st.integers(0, 40))
+def test_utilisation_counts_windows_and_no_causal_mask(causal: bool, window: int) -> None:
+    types = operands(24, 24)
+    op = FusedAttention(1.0, causal, window=window)
+    whole = flops(FusedAttention(1.0, window=window), 24, 24)
+    assert op.model_flops(types, op.infer(*types)) == whole
+
+
 @given(st.booleans(), st.integers(0, 40), st.sampled_from((1, 2, 4)))
 def test_blocks_of_columns_are_as_much_work_as_all_columns(
     causal: bool, window: int, blocks: int
