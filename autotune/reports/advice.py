@@ -77,7 +77,7 @@ AS_USUAL = (
     "chunks",
     "placement",
 )
-"""Choices that save no memory, or less than what they are if nobody says."""
+"""Choices that save no memory, or less than their defaults do."""
 FRUGAL: dict[str, Any] = {
     **{name: DEFAULTS[name] for name in AS_USUAL},
     "schedule": "1f1b",
@@ -308,8 +308,8 @@ class Enough:
 
     @property
     def takes_more_devices(self) -> bool:
-        """Whether something fits on more devices."""
-        return any(devices > self.devices for devices, _ in self.found.values())
+        """Whether something in the problem's own space fits on more devices."""
+        return self.found.get(self.spaces[0], (0, ""))[0] > self.devices
 
     def lines(self) -> Iterator[str]:
         """What there is to say of it."""
@@ -322,7 +322,7 @@ class Enough:
         without = [space for space in self.spaces if space not in self.found]
         if self.tried > self.devices and self.spaces[0] in without:
             yield (
-                f"In the space {_any_of(without)} nothing was found that fits on up to "
+                f"Nothing was found in the space {_any_of(without)} that fits on up to "
                 f"{self.tried} devices of {self.cluster}."
             )
 
@@ -348,8 +348,8 @@ def enough_for(problem: Problem) -> Enough:
 
 
 def _first_in(problem: Problem, devices: int, spaces: Sequence[str]) -> Mapping[str, str]:
-    """The first of the spaces in which something fits on so many devices, and what does. In each
-    only plans are tried that those before it do not have."""
+    """The first of the spaces in which something fits on this number of devices, and what does. In
+    each only plans are tried that those before it do not have."""
     known = set[Strategy]()
     for space in spaces:
         label = _first_that_fits(_like(problem, devices, space), known)

@@ -43,7 +43,8 @@ class Margin:
         logs = -(FREEDOM + 1) / 2 * np.log1p(np.square(_GRID / FACTOR) / FREEDOM)
         for expected, happened in zip(log_fill, ran, strict=True):
             sign = -1 if happened else 1
-            logs = logs + np.log(_below(sign * (expected + _GRID) / SCATTER))
+            sums = np.clip(expected, -_WIDEST, _WIDEST) + _GRID
+            logs = logs + np.log(_below(sign * sums / SCATTER))
         weights = np.exp(logs - logs.max())
         return cls(weights / weights.sum())
 

@@ -15,4 +15,4 @@ def without_best(infeasible: int, tried: int, count: int) -> str:
     if infeasible == count:
         return "Nothing fits."
     tried_how = "tried" if infeasible == tried else "tried to the end"
-    return f"Nothing fits of the {infeasible:,} of {count:,} strategies that were {tried_how}."
+    return f"None of the strategies that were {tried_how} fits: {infeasible:,} of {count:,}."

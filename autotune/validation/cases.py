@@ -371,8 +371,8 @@ def _offload(row: MeasuredRow) -> str:
 
 
 def _zero(sharding: Mapping[str, Any], blanks: Completion, replicas: int, pp: int) -> int:
-    """What is sharded. With pipeline stages, gradients and parameters count as shards only where
-    they are brought together again for every microbatch."""
+    """What is sharded: with pipeline stages the optimizer's state alone, as with ZeRO 1, unless
+    parameters are gathered again for every microbatch."""
     if replicas == 1:
         return 0
     stated = int(blanks.value("zero", sharding.get("zero")))
@@ -432,13 +432,14 @@ def _recompute(stated: _Stated, blanks: Completion, stages: int) -> _Recompute:
     found = str(blanks.value("recompute", meaning.get("recompute")))
     if found == "none":
         return _Recompute(found)
+    every = int(meaning.get("recompute_every") or meaning.get("recompute_every_too") or 1)
     policy, layers = (
         str(blanks.value(f"{found}_recompute")),
         int(meaning.get("recompute_layers", 0)),
     )
     some, of_all = meaning.get("some_layers"), meaning.get("all_layers")
     if some is None or some == of_all:
-        return _Recompute(policy, layers, max(1, int(meaning.get("recompute_every", 1))))
+        return _Recompute(policy, layers, every)
     if some % stages:
         raise UnusableRowError("recomputation of some layers only", f"{some} on {stages} stages")
     return _Recompute(policy, some // stages) if some else _Recompute("none")

@@ -45,6 +45,8 @@ def hardware_of(row: MeasuredRow) -> Hardware:
         raise UnusableRowError(
             "hardware is not known", f"{text}; a cluster file (.toml) may be named in its place"
         )
+    if "excluded" in entry:
+        raise UnusableRowError(entry["excluded"], text)
     cluster = _cluster(entry["cluster"])
     assumptions: list[str] = []
     domain = entry.get("domain", cluster.levels[0].size)
@@ -123,4 +125,4 @@ def hardware_family(row: MeasuredRow) -> str:
     """The family of a row's devices, or the text where it is not known."""
     text = row.text("hardware")
     entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)
-    return entry["family"] if entry else text or "not stated"
+    return entry.get("family", text) if entry else text or "not stated"

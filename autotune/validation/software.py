@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import read_data
@@ -178,12 +178,27 @@ def facts_of(row: MeasuredRow) -> list[StatedFact]:
 def values_of(row: MeasuredRow) -> dict[str, StatedValue]:
     """What the row says in words where a column is blank, by name: the first pattern found."""
     said, found = row.words(_SAYS), dict[str, StatedValue]()
-    for pattern, name, value, because in _values():
-        told = pattern.search(said)
+    for entry in _values():
+        told = entry.pattern.search(said)
         if told is not None:
-            stated = _number_in(told) if value is None else value
-            found.setdefault(name, StatedValue(name, stated, because))
+            stated = _number_in(told) if entry.value is None else entry.value
+            if entry.denied is not None and is_denied(said, told):
+                stated = entry.denied
+            found.setdefault(entry.name, StatedValue(entry.name, stated, entry.because))
     return found
+
+
+class _Worded(NamedTuple):
+    """How rows state a value in words."""
+
+    pattern: re.Pattern[str]
+    name: str
+    value: Any
+    """None: the number that the pattern names."""
+    denied: Any
+    """The value where the row denies what the pattern finds; None: it is not looked at whether it
+    does."""
+    because: str
 
 
 def _number_in(told: re.Match[str]) -> float:
@@ -193,12 +208,13 @@ def _number_in(told: re.Match[str]) -> float:
 
 
 @lru_cache(maxsize=1)
-def _values() -> list[tuple[re.Pattern[str], str, Any, str]]:
+def _values() -> list[_Worded]:
     return [
-        (
+        _Worded(
             re.compile(entry["pattern"], re.IGNORECASE),
             entry["name"],
             entry.get("value"),
+            entry.get("denied"),
             entry["because"],
         )
         for entry in read_data("software.toml")["values"]

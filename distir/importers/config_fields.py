@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from distir.errors import ImportModelError, shown
+from distir.limits import MOST_LAYERS
 from distir.models.layers import Activation
 from distir.models.transformer import TransformerConfig, windows_in_turns
 from distir.registry import Registry
@@ -127,6 +128,10 @@ class Fields:
         """Whether a field is an object."""
         return isinstance(self._values.get(name), dict)
 
+    def holds_text(self, name: str) -> bool:
+        """Whether a field is a string."""
+        return isinstance(self._values.get(name), str)
+
     def completed(self, usual: Mapping[str, object], first: Mapping[str, object]) -> Fields:
         """With what is `usual` where nothing is stated, and with some fields `first`."""
         return Fields({**usual, **self._values, **first}, self.where)
@@ -181,29 +186,48 @@ def rotary_fraction(fields: Fields, name: str, default: float) -> float:
 
 
 def attention_windows(
-    fields: Fields, *, used: bool = True, whole_every: int = 0, whole_first: int = 0
+    fields: Fields,
+    has_window: Callable[[int], bool] = lambda layer: True,
+    *,
+    used: bool = True,
+    usual: int = 4096,
+    listed: bool = True,
 ) -> tuple[int, ...]:
-    """The windows of attention (`TransformerConfig.windows`) of a family whose layers may have one.
+    """The windows of attention (`TransformerConfig.windows`) of a family in which layers may have
+    one: those that `has_window` names, unless they are `listed` in the file.
 
-    What a file means that does not say so: `used`, whether its window counts; of how many layers
-    the last looks at the whole sequence (`whole_every`; 0: none), and so do the first
-    `whole_first`.
+    What a file means that does not say so: `used`, whether a window counts; `usual`, how wide it
+    is. A window that is `null` is none.
     """
-    window = fields.count("sliding_window", 0)
+    is_null = "sliding_window" in fields.names() and not fields.states("sliding_window")
+    window = 0 if is_null else fields.count("sliding_window", usual)
     if not window or not fields.flag("use_sliding_window", used):
         return ()
-    layers, listed = fields.count("num_hidden_layers"), fields.texts("layer_types")
-    if listed:
-        if len(listed) != layers:
-            raise fields.error(f"layer_types has {len(listed)} entries; expected {layers}")
-        return windows_in_turns([window if each == "sliding_attention" else 0 for each in listed])
-    if whole_every:
-        every = fields.count("sliding_window_pattern", whole_every)
-        return (*[window] * min(every - 1, layers), 0)
-    if whole_first:
-        first = min(fields.integer("max_window_layers", whole_first), layers)
-        return windows_in_turns([0] * first + [window] * (layers - first))
-    return (window,)
+    count, kinds = fields.count("num_hidden_layers"), fields.texts("layer_types") if listed else []
+    if kinds and len(kinds) != count:
+        raise fields.error(f"layer_types has {len(kinds)} entries; expected {count}")
+    if kinds:
+        there = [kind == "sliding_attention" for kind in kinds]
+    else:
+        there = [has_window(layer) for layer in range(min(count, MOST_LAYERS))]
+    return windows_in_turns([window if each else 0 for each in there])
+
+
+def but_every(fields: Fields, usual: int) -> Callable[[int], bool]:
+    """All layers but every n-th, as `sliding_window_pattern` has it: n, or letters for layers in
+    turns, of which L has a window. The field is read where it is asked for a layer: files of models
+    without windows have 0 there."""
+    name = "sliding_window_pattern"
+
+    def has_window(layer: int) -> bool:
+        if not fields.holds_text(name):
+            return (layer + 1) % fields.count(name, usual) > 0
+        letters = fields.text(name)
+        if not letters or set(letters) - {"L", "G"}:
+            raise fields.error(f"{name} is {shown(letters)}; expected a number, or letters L and G")
+        return letters[layer % len(letters)] == "L"
+
+    return has_window
 
 
 def unrotated_notes(fields: Fields) -> tuple[str, ...]:
@@ -227,6 +251,7 @@ __all__ = [
     "MODEL_TYPES",
     "Fields",
     "attention_windows",
+    "but_every",
     "dropping",
     "rotary_base",
     "rotary_fraction",

@@ -9,6 +9,7 @@ from distir.importers.config_fields import (
     MODEL_TYPES,
     Fields,
     attention_windows,
+    but_every,
     dropping,
     rotary_base,
     rotary_fraction,
@@ -126,7 +127,7 @@ def _starcoder2(name: str, fields: Fields) -> TransformerConfig:
         output_bias=bias,
         ffn_bias=bias,
         tied_embeddings=fields.flag("tie_word_embeddings", True),
-        windows=attention_windows(fields),
+        windows=attention_windows(fields, usual=0, listed=False),
     )
     of_embedding = ("embedding_dropout", 0.0)
     layers, weights = ("residual_dropout", 0.0), ("attention_dropout", 0.0)
@@ -180,7 +181,7 @@ def _cohere(name: str, fields: Fields) -> TransformerConfig:
 @MODEL_TYPES.register("cohere2")
 def _cohere2(name: str, fields: Fields) -> TransformerConfig:
     base = _cohere(name, fields)
-    windows = attention_windows(fields, whole_every=4)
+    windows = attention_windows(fields, but_every(fields, 4))
     return replace(
         base,
         head_dim=fields.count("head_dim", 128),

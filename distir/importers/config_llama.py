@@ -4,12 +4,14 @@ parts: Mistral, Qwen, Gemma, Phi-3, OLMo, Granite, SmolLM, GLM and others."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from distir.importers.config_fields import (
     MODEL_TYPES,
     Fields,
     attention_windows,
+    but_every,
     dropping,
     rotary_base,
     rotary_fraction,
@@ -25,10 +27,18 @@ def _llama(name: str, fields: Fields) -> TransformerConfig:
 
 
 @MODEL_TYPES.register("mistral")
-@MODEL_TYPES.register("ministral")
-@MODEL_TYPES.register("ministral3")
 def _mistral(name: str, fields: Fields) -> TransformerConfig:
+    return replace(like_llama(name, fields), windows=attention_windows(fields, listed=False))
+
+
+@MODEL_TYPES.register("ministral")
+def _ministral(name: str, fields: Fields) -> TransformerConfig:
     return replace(like_llama(name, fields), windows=attention_windows(fields))
+
+
+@MODEL_TYPES.register("ministral3")
+def _ministral3(name: str, fields: Fields) -> TransformerConfig:
+    return replace(like_llama(name, fields), windows=attention_windows(fields, usual=0))
 
 
 def like_llama(
@@ -71,14 +81,20 @@ def like_llama(
 @MODEL_TYPES.register("qwen2")
 def _qwen2(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    windows = attention_windows(fields, used=False, whole_first=28)
+    windows = attention_windows(fields, behind(fields, 28), used=False)
     return replace(like_llama(name, fields), qkv_bias=True, windows=windows)
+
+
+def behind(fields: Fields, usual: int) -> Callable[[int], bool]:
+    """All layers but the first ones, as many as `max_window_layers` has it."""
+    first = fields.integer("max_window_layers", usual)
+    return lambda layer: layer >= first
 
 
 @MODEL_TYPES.register("qwen3")
 def _qwen3(name: str, fields: Fields) -> TransformerConfig:
     fields.only("mlp_bias", False)
-    windows = attention_windows(fields, used=False, whole_first=28)
+    windows = attention_windows(fields, behind(fields, 28), used=False)
     return replace(like_llama(name, fields), qk_norm=True, windows=windows)
 
 
@@ -90,7 +106,7 @@ def _phi3(name: str, fields: Fields) -> TransformerConfig:
     config = replace(
         like_llama(name, fields, epsilon=1e-5),
         rotary_fraction=part,
-        windows=attention_windows(fields),
+        windows=attention_windows(fields, usual=0, listed=False),
     )
     layers, weights = ("resid_pdrop", 0.0), ("attention_dropout", 0.0)
     return dropping(config, fields, layers, weights, ("embd_pdrop", 0.0))
@@ -121,14 +137,14 @@ def _gemma2(name: str, fields: Fields) -> TransformerConfig:
     return replace(
         base,
         part_norms=True,
-        windows=attention_windows(fields, whole_every=2),
+        windows=attention_windows(fields, but_every(fields, 2)),
         notes=(*base.notes, *notes),
     )
 
 
 @MODEL_TYPES.register("gemma3_text")
 def _gemma3(name: str, fields: Fields) -> TransformerConfig:
-    windows = attention_windows(fields, whole_every=6)
+    windows = attention_windows(fields, but_every(fields, 6))
     return replace(_gemma2(name, fields), qk_norm=True, windows=windows)
 
 
@@ -139,12 +155,12 @@ def _olmo2(name: str, fields: Fields) -> TransformerConfig:
 
 @MODEL_TYPES.register("olmo3")
 def _olmo3(name: str, fields: Fields) -> TransformerConfig:
-    return replace(_olmo2(name, fields), windows=attention_windows(fields, whole_every=4))
+    return replace(_olmo2(name, fields), windows=attention_windows(fields, but_every(fields, 4)))
 
 
 @MODEL_TYPES.register("exaone4")
 def _exaone4(name: str, fields: Fields) -> TransformerConfig:
-    windows = attention_windows(fields, whole_every=4)
+    windows = attention_windows(fields, but_every(fields, 4))
     notes = rotation_notes(windows)
     return replace(_behind(name, fields), qk_norm=True, windows=windows, notes=notes)
 
@@ -174,10 +190,14 @@ def granite_scaled(config: TransformerConfig, fields: Fields) -> TransformerConf
 
 @MODEL_TYPES.register("smollm3")
 def _smollm3(name: str, fields: Fields) -> TransformerConfig:
-    base = replace(
-        like_llama(name, fields, tied=True), windows=attention_windows(fields, used=False)
-    )
-    return replace(base, notes=(*base.notes, *unrotated_notes(fields)))
+    listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
+
+    def is_rotated(layer: int) -> bool:
+        return bool(listed[layer % len(listed)]) if listed else (layer + 1) % every > 0
+
+    windows = attention_windows(fields, lambda layer: not is_rotated(layer), used=False, usual=0)
+    base = like_llama(name, fields, tied=True)
+    return replace(base, windows=windows, notes=(*base.notes, *unrotated_notes(fields)))
 
 
 @MODEL_TYPES.register("seed_oss")

@@ -9,10 +9,11 @@ from distir.importers.config_fields import (
     MODEL_TYPES,
     Fields,
     attention_windows,
+    but_every,
     rotary_fraction,
     unrotated_notes,
 )
-from distir.importers.config_llama import granite_scaled, like_ernie, like_llama
+from distir.importers.config_llama import behind, granite_scaled, like_ernie, like_llama
 from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.transformer import TransformerConfig
@@ -44,7 +45,7 @@ def _mixtral(name: str, fields: Fields) -> TransformerConfig:
     return replace(
         like_llama(name, fields, epsilon=1e-5),
         experts=_few_experts(fields),
-        windows=attention_windows(fields),
+        windows=attention_windows(fields, usual=0, listed=False),
     )
 
 
@@ -99,7 +100,7 @@ def _gpt_oss(name: str, fields: Fields) -> TransformerConfig:
         qkv_bias=bias,
         output_bias=bias,
         experts=experts,
-        windows=attention_windows(fields, whole_every=2),
+        windows=attention_windows(fields, but_every(fields, 2), usual=128),
         notes=(*base.notes, *notes),
     )
 
@@ -112,7 +113,8 @@ def _qwen2_moe(name: str, fields: Fields) -> TransformerConfig:
         shared_gate=True,
     )
     bias = fields.flag("qkv_bias", True)
-    windows = attention_windows(fields, used=False, whole_first=28)
+    first = fields.integer("max_window_layers", 28)
+    windows = attention_windows(fields, lambda layer: layer < first and layer % 2 == 0, used=False)
     return replace(like_llama(name, fields), qkv_bias=bias, experts=experts, windows=windows)
 
 
@@ -123,7 +125,7 @@ def _qwen3_moe(name: str, fields: Fields) -> TransformerConfig:
         like_llama(name, fields),
         qk_norm=True,
         experts=_qwen_experts(fields),
-        windows=attention_windows(fields, used=False),
+        windows=attention_windows(fields, used=False, listed=False),
     )
 
 
@@ -238,7 +240,7 @@ def _dots1(name: str, fields: Fields) -> TransformerConfig:
     fields.choice("scoring_func", ("noaux_tc", "sigmoid"), "sigmoid")
     as_meant = fields.completed({}, {"scoring_func": "sigmoid"})
     experts = _deepseek_experts(as_meant, scoring="sigmoid", choosing="noaux_tc")
-    windows = attention_windows(fields, whole_first=62)
+    windows = attention_windows(fields, behind(fields, 62))
     return replace(like_llama(name, fields), qk_norm=True, experts=experts, windows=windows)
 
 

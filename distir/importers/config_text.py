@@ -462,7 +462,7 @@ FAMILIES: Mapping[str, Callable[[TransformerConfig], Written]] = {
     "mixtral": _windowed(_mixtral, listed=False),
     "gpt_oss": _windowed(_mixtral),
     "qwen2_moe": _windowed(_qwen_moe, optional=True),
-    "qwen3_moe": _windowed(_qwen_moe, optional=True),
+    "qwen3_moe": _windowed(_qwen_moe, listed=False, optional=True),
     "olmoe": _olmoe,
     "granitemoe": _granite_moe,
     "ernie4_5_moe": _ernie_moe,

@@ -56,6 +56,14 @@ for constants."""
 _NO_MEANING = frozenset(("consumed_inputs",))
 """Attributes that say nothing of what an op computes: which operands it may overwrite (opset 1)."""
 
+_NOTHING = (0, "", ())
+"""Values of attributes that change nothing."""
+
+
+def _is_set(value: object) -> bool:
+    return isinstance(value, TensorRecord) or value not in _NOTHING
+
+
 CONVERTERS: Registry[Converter] = Registry("ONNX op")
 
 
@@ -177,7 +185,7 @@ class Call:
         return [
             f"{self.node.type_key}: its {name} of {value!r} is not applied"
             for name, value in self.node.attributes.items()
-            if name not in self.read and name not in _NO_MEANING and value
+            if name not in self.read and name not in _NO_MEANING and _is_set(value)
         ]
 
     def add(self, op: Op, *operands: Value) -> Value:

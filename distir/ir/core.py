@@ -131,8 +131,8 @@ class Op(metaclass=_OpClass):
         return None
 
     def model_flops(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        """FLOPs of products as utilisation counts them: attention in full, even if it is causal, but
-        for what lies beyond a window."""
+        """FLOPs of products as utilisation counts them: attention in full, even if it is causal,
+        but for what lies beyond a window."""
         from distir.cost.work import OpClass
 
         work = self.work(operands, results)

@@ -123,9 +123,9 @@ def _attention_work(
     times: float = 1.0,
     blocks: int = 1,
 ) -> Work:
-    """The work of an op that does the products of the forward pass `times` times, on one of so many
-    `blocks` of columns. Operands are read once and results written once; scores are never
-    written."""
+    """The work of an op that does the products of the forward pass `times` times, on one of
+    `blocks` equal blocks of columns. Operands are read once and results written once; scores are
+    never written."""
     share = _share_seen(op, blocks * operands[1].shape[2])
     return Work(
         kind=OpClass.ATTENTION,

@@ -40,13 +40,13 @@ class Circulating(Op):
     def block_work(
         self, operands: Sequence[TensorType], results: Sequence[TensorType], blocks: int
     ) -> Work:
-        """The work on one of so many `blocks` of columns: the mean over the blocks. Travelling
+        """The work on one of `blocks` equal blocks of columns: the mean over them. Travelling
         operands have the columns of one block alone."""
         return self.work(operands, results)
 
     def unevenness(self, pieces: int, operands: Sequence[TensorType], blocks: int) -> float:
         """With rows cut into this many equal runs, the FLOPs of the last run over the mean.
-        Travelling operands have one of so many `blocks` of columns."""
+        Travelling operands have one of `blocks` equal blocks of columns."""
         return 1.0
 
     def meet(self, known: Any, indices: Mapping[int, Array], operands: Sequence[Array]) -> Any:

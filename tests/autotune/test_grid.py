@@ -382,7 +382,7 @@ def half_fail(strategy: Strategy) -> Evaluation:
     [
         (none_fits, "Nothing fits."),
         (all_fail, "No trial succeeded."),
-        (half_fail, "Nothing fits of the {} of {} strategies that were tried to the end."),
+        (half_fail, "None of the strategies that were tried to the end fits: {} of {}."),
     ],
 )
 def test_what_failed_is_not_said_not_to_fit(

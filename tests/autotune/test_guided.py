@@ -103,7 +103,7 @@ def test_wrong_expectations_are_corrected_by_what_trials_show() -> None:
 def test_many_surprises_leave_chances_that_are_numbers() -> None:
     """The product of many small chances is less than the least number that there is."""
     fills = np.log([0.1, 0.5, 2.0])
-    for fill, ran in ((0.01, False), (10.0, True)):
+    for fill, ran in ((0.01, False), (10.0, True), (math.inf, True)):
         chance = Margin.learned([math.log(fill)] * 200, [ran] * 200).chance_to_fit(fills)
         assert np.isfinite(chance).all()
         assert (chance >= 0).all()

@@ -129,7 +129,7 @@ def test_more_devices_are_tried_in_a_richer_space_too(monkeypatch: pytest.Monkey
         r"With --space standard, \S+-z3-full fits on 128 devices of p3-v100-16gb\.", fits
     )
     assert none == (
-        "In the space small nothing was found that fits on up to 128 devices of p3-v100-16gb."
+        "Nothing was found in the space small that fits on up to 128 devices of p3-v100-16gb."
     )
 
 
@@ -140,7 +140,7 @@ def test_more_devices_do_not_help_where_none_are_found_that_would_do(
     *_, helps, none = few_times(2, 8, monkeypatch)
     assert "more --devices" not in helps
     assert none == (
-        "In the space small or standard nothing was found that fits on up to 16 devices of "
+        "Nothing was found in the space small or standard that fits on up to 16 devices of "
         "p3-v100-16gb."
     )
 

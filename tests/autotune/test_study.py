@@ -170,7 +170,7 @@ def test_where_nothing_fits_the_report_says_what_comes_closest_and_what_would_he
     assert "What would help:" in text
     assert "On 32 devices of toy-cluster" in text
     few = solve(problem, Search(trials=3, sampler="random", compare_grid=False))
-    words = f"Nothing fits of the 3 of {problem.space.count()} strategies that were tried."
+    words = f"None of the strategies that were tried fits: 3 of {problem.space.count()}."
     assert words in " ".join(str(few).split())
 
 

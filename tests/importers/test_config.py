@@ -177,6 +177,9 @@ _WHOLE, _SLIDING = "full_attention", "sliding_attention"
         ({"model_type": "mistral"}, (4096,)),
         ({"model_type": "mistral", "use_sliding_window": False}, ()),
         ({"model_type": "mistral", "sliding_window": None}, ()),
+        ({"model_type": "mistral", "layer_types": [_WHOLE] * 32}, (4096,)),  # not looked at
+        ({"model_type": "exaone4", "sliding_window_pattern": "LGL"}, (4096, 0, 4096)),
+        ({"model_type": "exaone4", "sliding_window": None, "sliding_window_pattern": 0}, ()),
         ({"model_type": "llama"}, ()),  # whose layers have no windows in transformers
         ({"model_type": "gemma2"}, (4096, 0)),
         ({"model_type": "gemma3_text"}, (4096, 4096, 4096, 4096, 4096, 0)),
@@ -204,6 +207,38 @@ def test_layers_have_the_windows_that_a_file_states(
     text = config_text(found)
     assert text is not None
     assert read_config(write(tmp_path, text)).layer_windows == of_layers
+
+
+@pytest.mark.parametrize(
+    ("content", "windows"),
+    [
+        ({"model_type": "mistral"}, (4096,)),
+        ({"model_type": "gemma2"}, (4096, 0)),
+        ({"model_type": "phi3"}, ()),
+        ({"model_type": "ministral3"}, ()),
+    ],
+)
+def test_a_window_that_is_not_stated_is_that_of_the_family(
+    tmp_path: Path, content: dict[str, Any], windows: tuple[int, ...]
+) -> None:
+    assert read_config(write(tmp_path, {**LLAMA3, **content})).windows == windows
+
+
+def test_layers_that_are_not_rotated_may_have_windows(tmp_path: Path) -> None:
+    windowed = {**LLAMA3, "model_type": "smollm3", "sliding_window": 64}
+    assert not read_config(write(tmp_path, windowed)).windows
+    used = {**windowed, "use_sliding_window": True}
+    assert read_config(write(tmp_path, used)).windows == (0, 0, 0, 64)
+    listed = {**used, "no_rope_layers": [0, 1] * 16}
+    assert read_config(write(tmp_path, listed)).windows == (64, 0)
+
+
+def test_windows_of_mixtures_are_those_of_their_families(tmp_path: Path) -> None:
+    used = {**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}
+    layers = read_config(write(tmp_path, used)).layer_windows
+    assert layers == (64, 0, 64, *[0] * (len(layers) - 3))
+    listed = {**QWEN3_MOE, "use_sliding_window": True, "sliding_window": 64}
+    assert read_config(write(tmp_path, listed)).windows == (64,)
 
 
 def test_layer_types_are_as_many_as_layers(tmp_path: Path) -> None:

@@ -107,3 +107,12 @@ def test_attention_does_not_look_behind_a_mask_with_fewer_columns() -> None:
     whole = np.concatenate([short, np.zeros((3, 1), np.bool_)], 1)
     found, expected = (_attended("mask", {"mask": mask}) for mask in (short, whole))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_what_exporters_write_of_other_modes_is_not_told(mode: str) -> None:
+    form: dict[str, Any] = {"mode": mode, "cubic_coeff_a": -0.75, "nearest_mode": "floor"}
+    form |= {"coordinate_transformation_mode": "half_pixel"}
+    scales = {"s": np.asarray([1, 1, 2, 2], np.float32)}
+    made = model({"x": (FLOAT, [2, 3, 4, 5])}, [node("Resize", "x - s", "y", **form)], "y", scales)
+    assert not any("not applied" in note for note in import_onnx(made).notes)

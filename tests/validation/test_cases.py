@@ -15,7 +15,7 @@ from autotune.validation.cases import device_imbalance, even_cuts
 from autotune.validation.hardware import network_bytes_per_second
 from autotune.validation.predict import as_counted, outside_bytes, prepare
 from autotune.validation.rows import COLUMNS, MeasuredRow
-from autotune.validation.software import facts_of, values_of
+from autotune.validation.software import facts_of, known_software, values_of
 from autotune.validation.words import meaning_of
 from distir.cost import SoftwareStack, load_stack
 from distir.factoring import ExpertFactors, expert_factors
@@ -48,6 +48,10 @@ def test_the_row_is_the_strategy() -> None:
         ("FSDP (ZeRO-2, no reshard)", 3, 1, "parameters"),
         ("FSDP2, reshard_after_forward=False", 3, 1, "parameters"),
         ("optimizer sharding", 1, 1, "none"),
+        ("deepspeed zero-3", 3, 1, "none"),
+        ("FSDP2, no resharding after each forward", 3, 1, "parameters"),
+        ("FSDP2, not gathered again for each microbatch", 3, 1, "none"),
+        ("FSDP2, 2 samples per microbatch", 3, 1, "none"),
     ],
 )
 def test_with_stages_nothing_is_brought_together_for_every_microbatch(
@@ -742,6 +746,11 @@ def test_what_rows_deny_is_not_taken_for_what_they_say(
         ("torchtitan", None),
     ],
 )
+def test_what_software_does_has_a_reason() -> None:
+    for software in known_software():
+        assert software.does.keys() <= software.because.keys()
+
+
 def test_software_does_what_rows_do_not_say(software: str, value: bool | None) -> None:
     """NVIDIA's own recipes pipeline tensor parallelism with products, Megatron-LM if it is told."""
     found = case(software=software)
@@ -829,9 +838,21 @@ def test_what_rests_on_the_host_is_said_in_many_ways(notes: str, offload: str) -
 
 def test_tpus_are_known_and_grace_hopper_is_not_an_h200() -> None:
     assert case(hardware="TPU v5p", num_gpus="16").hardware.family == "TPU v5p"
-    for other in ("GH200", "A100 PCIe 80GB", "H100 NVL", "H100 PCIe"):
-        assert reason(hardware=other) == "hardware is not known"
-    assert case(hardware="H100 SXM (host over PCIe 5)").hardware.family == "H100"
+    assert reason(hardware="GH200") == "hardware is not known"
+
+
+@pytest.mark.parametrize(
+    "text", ["A100 PCIe 80GB", "H100 NVL", "H100 PCIe", "A800 PCIe", "V100-PCIE-16GB", "H200 NVL"]
+)
+def test_devices_without_nvswitch_are_not_taken_for_those_with_it(text: str) -> None:
+    assert reason(hardware=text) == "hardware without NVSwitch is not known"
+
+
+@pytest.mark.parametrize(
+    "text", ["H100 SXM, PCIe 5 to the host", "8x H100 with NVLink, PCIe Gen5 to host"]
+)
+def test_a_host_may_be_reached_by_pcie(text: str) -> None:
+    assert case(hardware=text).hardware.family == "H100"
 
 
 @pytest.mark.parametrize(
@@ -892,6 +913,11 @@ def test_selective_recomputation_is_said_in_many_ways(recompute: str) -> None:
         ("selective layer", 2),
         ("every third layer", 3),
         ("every 4th layer", 4),
+        ("every second", 2),
+        ("layer 3", 3),
+        ("layer (2)", 2),
+        ("full layers", 1),
+        ("layerwise", 1),
         ("every layer", 1),
         ("gradient checkpointing", 1),
         ("--recompute-granularity full", 1),
@@ -902,7 +928,16 @@ def test_one_of_several_layers_may_be_recomputed(recompute: str, every: int) -> 
     assert (strategy.recompute, strategy.recompute_every) == ("full", every)
 
 
-@pytest.mark.parametrize("recompute", ["selective (mlp)", "save_qkv_proj", "half the layers"])
+@pytest.mark.parametrize(
+    "recompute", ["gradient checkpointing off", "activation checkpointing: none"]
+)
+def test_recomputation_may_be_denied(recompute: str) -> None:
+    assert case(recompute=recompute).strategy.recompute == "none"
+
+
+@pytest.mark.parametrize(
+    "recompute", ["selective (mlp)", "save_qkv_proj", "half the layers", "minimal_offloaded"]
+)
 def test_other_selections_are_refused(recompute: str) -> None:
     assert reason(recompute=recompute) == "recomputation of a selection that is not simulated"
 

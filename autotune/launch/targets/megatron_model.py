@@ -116,7 +116,7 @@ exchanged."""
 
 WINDOW, WHOLE = "--window-size", "--window-attn-skip-freq"
 """How far attention looks to both sides, beside a token itself; and which layers look at the whole
-sequence: the last of so many, or those with 0 in a list."""
+sequence: the last layer of every N, or the layers with 0 in a list."""
 
 
 def _write_windows(facts: Facts) -> Options:
@@ -147,15 +147,16 @@ def _read_windows(options: Options, facts: Facts) -> Facts:
 
 
 def _layers_looking(given: Any, layers: int) -> list[int]:
-    """Of each layer in turns, or of all layers, 1 if it has a window, and else 0."""
+    """For every layer, 1 if it has a window, else 0."""
     text = str(given).strip().strip("\"'")
-    if text.isdecimal() and int(text[:9]) <= layers:
-        return [1] * (int(text) - 1) + [0] if int(text) else [1]
+    if text.isdecimal() and len(text) < 10:
+        every = int(text)  # 0: nothing is said
+        return [int(not every or (layer + 1) % every > 0) for layer in range(layers)]
     pattern = _pattern(text)
     if pattern is None or len(pattern) != layers:
         raise LaunchError(
-            f"{WHOLE} is {shown(given)}; what is understood is a number up to {layers}, or a list "
-            f"with 0 or 1 for each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
+            f"{WHOLE} is {shown(given)}; what is understood is a number, or a list with 0 or 1 for "
+            f"each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
         )
     return pattern
 

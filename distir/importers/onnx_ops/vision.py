@@ -292,6 +292,8 @@ def grid_sample(call: Call) -> Value:
 @converts("Resize", "Upsample")
 def resize(call: Call) -> Value:
     """Dim by dim, looks up the nearest elements, or adds neighbours with weights."""
+    # Those of other modes, which exporters write all the same.
+    call.without_effect("cubic_coeff_a", "nearest_mode", "exclude_outside", "extrapolation_value")
     x = call.operand(0)
     shape = x.type.shape
     is_old = call.opset < 11 or call.node.op_type == "Upsample"
