@@ -308,8 +308,8 @@ class Enough:
 
     @property
     def takes_more_devices(self) -> bool:
-        """Whether something in the problem's own space fits on more devices."""
-        return self.found.get(self.spaces[0], (0, ""))[0] > self.devices
+        """Whether something fits on more devices."""
+        return any(devices > self.devices for devices, _ in self.found.values())
 
     def lines(self) -> Iterator[str]:
         """What there is to say of it."""

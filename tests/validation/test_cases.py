@@ -735,6 +735,11 @@ def test_what_rows_deny_is_not_taken_for_what_they_say(
     assert {each.name: each.value for each in facts_of(said(notes))}.get(fact) == value
 
 
+def test_what_software_does_has_a_reason() -> None:
+    for software in known_software():
+        assert software.does.keys() <= software.because.keys()
+
+
 @pytest.mark.parametrize(
     ("software", "value"),
     [
@@ -746,11 +751,6 @@ def test_what_rows_deny_is_not_taken_for_what_they_say(
         ("torchtitan", None),
     ],
 )
-def test_what_software_does_has_a_reason() -> None:
-    for software in known_software():
-        assert software.does.keys() <= software.because.keys()
-
-
 def test_software_does_what_rows_do_not_say(software: str, value: bool | None) -> None:
     """NVIDIA's own recipes pipeline tensor parallelism with products, Megatron-LM if it is told."""
     found = case(software=software)
