@@ -432,11 +432,9 @@ def _recompute(stated: _Stated, blanks: Completion, stages: int) -> _Recompute:
     found = str(blanks.value("recompute", meaning.get("recompute")))
     if found == "none":
         return _Recompute(found)
-    every = int(meaning.get("recompute_every") or meaning.get("recompute_every_too") or 1)
-    policy, layers = (
-        str(blanks.value(f"{found}_recompute")),
-        int(meaning.get("recompute_layers", 0)),
-    )
+    policy = str(blanks.value(f"{found}_recompute"))
+    layers = int(meaning.get("recompute_layers", 0))
+    every = int(meaning.get("recompute_every", 1))
     some, of_all = meaning.get("some_layers"), meaning.get("all_layers")
     if some is None or some == of_all:
         return _Recompute(policy, layers, every)

@@ -332,8 +332,9 @@ def add_layers(
     shared = _shared(builder, config, x.type.shape[1], attention)
     experts = config.experts
     for layer, window in enumerate(config.layer_windows):
-        own = config if experts is None or experts.are_in(layer) else replace(config, experts=None)
-        x = _layer(builder, own, x, f"layers.{layer}", shared, window)
+        there = experts if experts is not None and experts.are_in(layer) else None
+        own = replace(config, experts=there, windows=(window,))
+        x = _layer(builder, own, x, f"layers.{layer}", shared)
     builder.origin = "head"
     return _norm(builder, config, x, "norm") if config.norm_first or config.part_norms else x
 
@@ -380,17 +381,12 @@ def _shared(
 
 
 def _layer(
-    builder: Builder,
-    config: TransformerConfig,
-    x: Value,
-    name: str,
-    shared: _Shared,
-    window: int,
+    builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
 ) -> Value:
     """One layer on `x`, `[batch, sequence, hidden]`; the result has the same shape."""
 
     def attention(x: Value) -> Value:
-        return _attention(builder, config, x, f"{name}.attention", shared, window)
+        return _attention(builder, config, x, f"{name}.attention", shared)
 
     def feed_forward(x: Value) -> Value:
         return _feed_forward(builder, config, x, f"{name}.ffn")
@@ -416,15 +412,11 @@ def _layer(
 
 
 def _attention(
-    builder: Builder,
-    config: TransformerConfig,
-    x: Value,
-    name: str,
-    shared: _Shared,
-    window: int,
+    builder: Builder, config: TransformerConfig, x: Value, name: str, shared: _Shared
 ) -> Value:
     builder.origin = name
     query, key, value = _queries_keys_values(builder, config, x, name, shared.rotary)
+    (window,) = config.windows  # of this layer alone
     mask = shared.masks.get(window)
     dropped = config.dropout if config.attention_dropout is None else config.attention_dropout
     y = attend(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from typing import Any
 
 from autotune.launch.common import width_of_heads
@@ -142,23 +143,12 @@ def _read_windows(options: Options, facts: Facts) -> Facts:
             f"{WINDOW} is {shown(options[WINDOW])}; expected two numbers, such as 4095,0"
         )
     window = max(0, int(sides[0]) + 1)  # -1: all
-    looking = _layers_looking(options.get(WHOLE, 0), facts[_m("layers")])
-    return {_m("windows"): windows_in_turns([window * each for each in looking])}
-
-
-def _layers_looking(given: Any, layers: int) -> list[int]:
-    """For every layer, 1 if it has a window, else 0."""
-    text = str(given).strip().strip("\"'")
-    if text.isdecimal() and len(text) < 10:
-        every = int(text)  # 0: nothing is said
-        return [int(not every or (layer + 1) % every > 0) for layer in range(layers)]
-    pattern = _pattern(text)
-    if pattern is None or len(pattern) != layers:
-        raise LaunchError(
-            f"{WHOLE} is {shown(given)}; what is understood is a number, or a list with 0 or 1 for "
-            f"each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
+    looking = [1]
+    if WHOLE in options:
+        looking = _of_layers(
+            WHOLE, options[WHOLE], facts[_m("layers")], lambda layer, every: (layer + 1) % every > 0
         )
-    return pattern
+    return {_m("windows"): windows_in_turns([window * each for each in looking])}
 
 
 def _write_experts(facts: Facts) -> Options:
@@ -242,17 +232,25 @@ def _layers_with_experts(facts: Facts) -> str | None:
     return f"([0]*{dense}+[1]*{behind})" if dense else None
 
 
-def _layers_of(given: Any, layers: int) -> Facts:
-    """Which layers have experts, from a number (with 2 every other layer, the first among them) or
-    a list such as `([0]*3+[1]*58)`."""
+def _of_layers(
+    option: str, given: Any, layers: int, marks: Callable[[int, int], bool]
+) -> list[int]:
+    """0 or 1 for each layer, from a list such as `([0]*3+[1]*58)`, or from a number: `marks` says
+    whether a layer gets 1 with it."""
     text = str(given).strip().strip("\"'")
     every = int(text) if text.isdecimal() and len(text) < 10 else 0
-    pattern = [int(layer % every == 0) for layer in range(layers)] if every else _pattern(text)
+    pattern = [int(marks(layer, every)) for layer in range(layers)] if every else _pattern(text)
     if pattern is None or len(pattern) != layers:
         raise LaunchError(
-            f"--moe-layer-freq is {shown(given)}; what is understood is a number, or a list with 0 "
-            f"or 1 for each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
+            f"{option} is {shown(given)}; what is understood is a number, or a list with 0 or 1 "
+            f"for each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
         )
+    return pattern
+
+
+def _layers_of(given: Any, layers: int) -> Facts:
+    """Which layers have experts: with the number 2 every other layer, the first among them."""
+    pattern = _of_layers("--moe-layer-freq", given, layers, lambda layer, every: layer % every == 0)
     experts = [layer for layer, there in enumerate(pattern) if there]
     first = experts[0] if experts else layers
     apart = experts[1] - first if len(experts) > 1 else max(1, layers - first)

@@ -177,10 +177,9 @@ def _capped_attention(
     softcap: float,
 ) -> Value:
     """Attention whose scores are `softcap · tanh(scores / softcap)`, spelled out."""
-    groups, per_group = key.type.shape[1], query.type.shape[1] // key.type.shape[1]
+    per_group = query.type.shape[1] // key.type.shape[1]
     if per_group > 1:
         key, value = (_repeated_heads(call, x, per_group) for x in (key, value))
-    assert groups
     scores = call.add(MatMul(), query, call.add(Transpose((0, 1, 3, 2)), key))
     capped = call.add(Tanh(), call.add(Scale(scale / softcap), scores))
     scores = call.add(Scale(softcap), capped)
