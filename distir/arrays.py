@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import product as pairs
+from math import isqrt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,11 +42,14 @@ PRODUCTS_AT_ONCE = 1 << 18
 def product(matrix: Floats, columns: Floats) -> Floats:
     """The product of a matrix and many columns, in parts that are made on one thread: several take
     longer where matrices are small."""
-    at_once = max(1, PRODUCTS_AT_ONCE // max(1, matrix.size))
-    found = np.empty((len(matrix), columns.shape[1]))
-    for first in range(0, columns.shape[1], at_once):
-        some = slice(first, first + at_once)
-        np.matmul(matrix, columns[:, some], out=found[:, some])
+    rows, inner = matrix.shape
+    area = max(1, PRODUCTS_AT_ONCE // max(1, inner))
+    tall = min(rows, max(isqrt(area), area // max(1, columns.shape[1])))
+    wide = area // max(1, tall)
+    found = np.empty((rows, columns.shape[1]))
+    for top, left in pairs(range(0, rows, max(1, tall)), range(0, columns.shape[1], wide)):
+        here = slice(top, top + tall), slice(left, left + wide)
+        np.matmul(matrix[here[0]], columns[:, here[1]], out=found[here])
     return found
 
 

@@ -52,9 +52,9 @@ UNSEEN = _Unseen()
 def collection_paused() -> Generator[None, None, None]:
     """Pauses the collection of cyclic garbage; also a decorator.
 
-    While a model is read, a million objects are made that all stay. The collector would look
-    through them again and again, for longer than the reading takes. After the pause it would look
-    through them once more, so they are old at once.
+    While a model is read, or many strategies are simulated, a million objects are made that nearly
+    all stay. The collector would look through them again and again, for longer than the reading
+    takes. After the pause it would look through them once more, so they are old at once.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -70,8 +70,8 @@ def collection_paused() -> Generator[None, None, None]:
 def collected_seldom() -> Generator[None, None, None]:
     """Has the collector look for cyclic garbage less often; also a decorator.
 
-    Planning, and simulating many strategies, make objects by the hundred thousand that stay. To
-    look through them time and again takes a tenth of the time.
+    Planning, and bounds of many strategies, make objects by the hundred thousand that stay. To look
+    through them time and again takes a tenth of the time.
     """
     before = gc.get_threshold()
     if before[0]:  # 0: nothing is collected at all

@@ -17,7 +17,7 @@ from distir.arguments import checked
 from distir.cost import Band, Cluster, CostModel, Job, SoftwareStack, load_stack
 from distir.cost.amounts import larger
 from distir.errors import StrategyError
-from distir.garbage import collected_seldom, collection_paused
+from distir.garbage import collection_paused
 from distir.plan import Plan, Planner, TokenPasses
 from distir.rules import degrees_fit, explain, explain_many, hosts_are_known
 from distir.schedules import (
@@ -218,7 +218,7 @@ class Simulator:
         fit in memory, the result says so."""
         return self.simulate_plan(self.plan(strategy))
 
-    @collected_seldom()
+    @collection_paused()
     def simulate_many(self, strategies: Sequence[Strategy]) -> SimulationTable:
         """The metrics of many strategies as columns; what cannot run is in it, with its reason.
 

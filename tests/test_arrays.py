@@ -1,0 +1,47 @@
+"""Products of arrays in parts: what they are, and that no part is large enough for threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distir import arrays
+from distir.arrays import product
+
+SIDES = st.integers(0, 40)
+
+
+@given(rows=SIDES, inner=SIDES, columns=SIDES, at_once=st.integers(1, 500), seed=st.integers(0, 99))
+def test_products_in_parts_are_products(
+    rows: int, inner: int, columns: int, at_once: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    matrix = draw.integers(-9, 10, (rows, inner)).astype(np.float64)
+    others = draw.integers(-9, 10, (columns, inner)).astype(np.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "PRODUCTS_AT_ONCE", at_once)
+        found = product(matrix, others.T)
+    assert found.shape == (rows, columns)
+    assert (found == matrix @ others.T).all()
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(6, 64, 9000), (4000, 230, 90), (9, 3, 2)])
+def test_parts_are_as_large_as_one_thread_makes(
+    rows: int, inner: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    matmul = np.matmul
+
+    def counted(left: Any, right: Any, *, out: Any) -> None:
+        sizes.append(len(left) * left.shape[1] * right.shape[1])
+        matmul(left, right, out=out)
+
+    monkeypatch.setattr(np, "matmul", counted)
+    product(np.ones((rows, inner)), np.ones((inner, columns)))
+    assert sum(sizes) == rows * inner * columns
+    assert max(sizes) <= arrays.PRODUCTS_AT_ONCE
+    assert len(sizes) < 3 + 3 * sum(sizes) // arrays.PRODUCTS_AT_ONCE  # few, and none a column each
