@@ -20,9 +20,11 @@ from distir.errors import DistirError, UnknownNameError
 from distir.factoring import divisors
 from distir.metrics import METRICS, find_metric, memory_use, missing_needs, peak_memory_bytes
 from distir.rules import hosts_are_known
+from distir.strategies import FIELDS
 from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
 from distir.units import counted, format_flops_per_second, percent
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
+from search_spaces.named import UNNAMED
 
 if TYPE_CHECKING:
     from autotune.study.trial import Trial
@@ -173,7 +175,11 @@ class Problem:
 
     def of_space(self, count: int) -> str:
         """A number of strategies: `1,899 valid strategies in the space standard`."""
-        return f"{counted(count, 'valid strategy')} in the space {self.space_name}"
+        return f"{counted(count, 'valid strategy')} in {self._the_space}"
+
+    @property
+    def _the_space(self) -> str:
+        return "the space" if self.space_name == UNNAMED else f"the space {self.space_name}"
 
     @property
     def title(self) -> str:
@@ -191,11 +197,26 @@ class Problem:
         """Raises `DistirError`, saying what would do, if there is no valid strategy at all."""
         if self.space.count():
             return
-        whole = self.space.explain(Strategy(dp=self.devices))
+        one = self._plainest()
+        named = "pure data parallelism" if one == Strategy(dp=self.devices) else one.label
         raise DistirError(
-            f"no strategy of the space {self.space_name} uses exactly {self.devices} devices for "
-            f"{self.model} with batch {self.batch_size}; pure data parallelism, for one: {whole}"
+            f"no strategy of {self._the_space} uses exactly {self.devices} devices for "
+            f"{self.model} with batch {self.batch_size}; {named}, for one: "
+            f"{self.space.explain(one)}"
         )
+
+    def _plainest(self) -> Strategy:
+        """Pure data parallelism, with the values that the space was stated with where it was stated
+        without those."""
+        plain = Strategy(dp=self.devices)
+        values: Mapping[str, Any] = {} if self.searched is None else self.searched.values
+        stated: dict[str, Any] = {
+            name: each[0]
+            for name, each in values.items()
+            if name in FIELDS and isinstance(each, tuple) and getattr(plain, name) not in each
+        }
+        degrees = math.prod(stated.get(name, 1) for name in ("tp", "cp", "pp"))
+        return replace(plain, **{"dp": max(1, self.devices // degrees), **stated})
 
 
 def _setting(name: str, value: Any) -> str:
@@ -437,8 +458,9 @@ def _check_had(statement: ProblemStatement, space: SearchSpace, named: str) -> N
     for name, value in stated.items():
         if not value or not space.count() or value in space.values(name):
             continue
-        reason = space.impossible(Strategy(dp=statement.num_devices, **{name: value}))
-        said = reason or f"{name} = {value} does not go with what the space says of other choices"
+        said = space.why_never(name, value) or (
+            f"{name} = {value} does not go with what the space says of other choices"
+        )
         raise DistirError(f"{said}; no strategy of the space {named} has it")
 
 

@@ -65,7 +65,7 @@ class Search(Goal):
             raise DistirError(f"there are {self.trials} trials to run; expected at least 1")
         if self.timeout is not None and not self.timeout > 0:
             raise DistirError(f"the search may take {self.timeout} s; expected more than 0")
-        if self.stop_within is not None and not self.stop_within >= 0:
+        if self.stop_within is not None and not 0 <= self.stop_within < 1:
             raise DistirError(
                 f"stop_within is {self.stop_within}; expected a fraction such as 0.05"
             )

@@ -55,6 +55,10 @@ GENERATED_FOR = "tp"
 """The degree whose lists are generated if nobody says which."""
 
 
+UNNAMED = "space"
+"""The name of a space that is given by its values."""
+
+
 class SpaceError(DistirError, ValueError):
     """A search space is described wrongly."""
 
@@ -186,7 +190,7 @@ def searched(source: SpaceSource) -> Searched:
 
 def _searched(given: object) -> Searched:
     if isinstance(given, Mapping):
-        return _from_content(cast("Mapping[str, Any]", given), "space")
+        return _from_content(cast("Mapping[str, Any]", given), UNNAMED)
     if not isinstance(given, (str, Path)):
         raise SpaceError(
             f"the space is {shown(given)}; expected {', '.join(SPACES.names())}, a YAML file or "

@@ -67,7 +67,12 @@ def _number(raw: object) -> float | None:
     anything else."""
     if not isinstance(raw, Real) and getattr(raw, "shape", None) == ():
         raw = cast("Any", raw).item()
-    return float(raw) if isinstance(raw, Real) else None
+    if not isinstance(raw, Real):
+        return None
+    try:
+        return float(raw)
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf
 
 
 def _no_number(value: float) -> Evaluation:

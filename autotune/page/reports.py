@@ -70,6 +70,8 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
     else:
         answer = best_sentence(problem, objective, best)
         lead += [*comparison_lines(result, best), *to_measure(result)]
+        if objective.cheap:
+            lead += conclusions(breakdown(problem, best.strategy))
         if told.launch is not None:
             ready = [Text("The best plan is started by:"), Code(told.launch)]
             sections.append(Section("launch", "Launch", ready))
@@ -154,7 +156,7 @@ def plan_page(
     """The report of one simulated plan: of its strategy, or `plan` where that is cut or scheduled
     by itself. `other` is shown beside it."""
     told = told or Told()
-    lead = [*problem.notes, *conclusions(problem, breakdown(problem, result.strategy))]
+    lead = [*problem.notes, *conclusions(breakdown(problem, result.strategy))]
     fits = "fits" if result.feasible else f"does not fit: {result.reason}"
     answer = f"{described(result.strategy)}: {fits}."
     plans: dict[str, SimulationResult] = {"": result}

@@ -20,7 +20,7 @@ from autotune.objectives.simulator import needed_bytes
 from autotune.problem import Problem
 from distir.errors import DistirError
 from distir.factoring import divisors
-from distir.limits import MOST_LAYERS, MOST_SAMPLES, MOST_TOKENS
+from distir.limits import MOST_LAYERS, MOST_MICROBATCHES, MOST_SAMPLES, MOST_TOKENS
 from distir.metrics import peak_memory_bytes
 from distir.strategy import AUTO, Strategy
 from distir.workload import Workload
@@ -88,6 +88,8 @@ class Fit:
     tried: tuple[Tried, ...]
     interrupted: bool = False
     """Whether it ended early: then the size is that of what was tried."""
+    larger_fit: bool = False
+    """Whether larger ones fit, too, so that this is only the largest that is simulated."""
 
     @property
     def sentence(self) -> str:
@@ -96,6 +98,11 @@ class Fit:
             return self._so_far
         if self.size is None or self.strategy is None:
             return f"Nothing fits: {self.limited_by}"
+        if self.larger_fit:
+            return (
+                f"Any batch fits that is cut into microbatches: {self.size:,} samples do, by "
+                f"{self.strategy.label}, and more samples take more microbatches and no more memory"
+            )
         found = _SAYS[self.what].format(f"{self.size:,}")
         beyond = "Fewer" if self.what == "devices" else "Beyond that"
         return f"{found}, by {self.strategy.label}. {beyond}: {self.limited_by}"
@@ -113,6 +120,7 @@ class Fit:
         return {
             "what": self.what,
             "interrupted": self.interrupted,
+            "larger_fit": self.larger_fit,
             "size": self.size,
             "strategy": None if self.strategy is None else self.strategy.to_dict(),
             "limited_by": self.limited_by,
@@ -121,6 +129,10 @@ class Fit:
                 for each in self.tried
             ],
         }
+
+
+def _never(_: Tried) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +150,8 @@ class _Sizes:
     """What there is to say about sizes with more steps."""
     in_multiples: bool = False
     """Whether a plan of the first possible size is one of its multiples, too, and of no other."""
+    enough: Callable[[Tried], bool] = _never
+    """Whether one that fits says of all that are larger that they do."""
     first: Sequence[int] = ()
     """The steps to try first, where the fewest are looked for: those between two of them, then."""
 
@@ -178,7 +192,10 @@ def fit(problem: Problem, what: Size, strategy: Strategy | None = None) -> Fit:
         return tried[step]
 
     try:
-        best = _first(at, sizes.first) if what == "devices" else _last(at, sizes.steps, fitting)
+        if what == "devices":
+            best = _first(at, sizes.first)
+        else:
+            best = _last(at, sizes.steps, fitting, sizes.enough)
         return _answer(what, sizes, strategy, best, at, tried)
     except KeyboardInterrupt:
         if not tried:
@@ -203,6 +220,9 @@ def _answer(
         return Fit(what, None, None, last.reason, _ordered(tried))
     if fewest:
         limit = _limit_below(tried, best, sizes)
+    elif sizes.enough(at(best)):
+        limit = f"a plan has at most {MOST_MICROBATCHES:,} microbatches"
+        return Fit(what, at(best).size, at(best).strategy, limit, _ordered(tried), larger_fit=True)
     else:
         limit = at(best + 1).reason if best < sizes.steps else sizes.end
     return Fit(what, at(best).size, at(best).strategy, limit, _ordered(tried))
@@ -244,15 +264,22 @@ def _surely(sizes: _Sizes, strategy: Strategy | None) -> int:
     return _last(lambda step: _tried(full, full.size(step)), full.steps) or 0
 
 
-def _last(at: Callable[[int], Tried], steps: int, fitting: int = 0) -> int | None:
-    """The last step that fits, given that the steps before it do, and that the first `fitting`
-    do."""
+def _last(
+    at: Callable[[int], Tried],
+    steps: int,
+    fitting: int = 0,
+    enough: Callable[[Tried], bool] = _never,
+) -> int | None:
+    """The last step that fits, given that the steps before it do, and that the first `fitting` do;
+    or one that is `enough`."""
     if not fitting and at(1).strategy is None:
         return None
     low, further, full = max(1, fitting), 1, None
     while low + further <= steps and at(low + further).strategy is not None:
         full = None if low == fitting else _full_at(at, low, low + further)
         low, further = low + further, 2 * further
+        if enough(at(low)):
+            return low
         if full is not None:
             further = min(further, max(1, full - low))
     high, evenly = min(low + further, steps + 1), True
@@ -337,7 +364,14 @@ def _batches(problem: Problem, strategy: Strategy | None) -> _Sizes:
         lambda size: strategy,
         f"a batch has at most {MOST_SAMPLES:,} samples",
         in_multiples=True,
+        enough=_has_most_microbatches if strategy is None else _never,
     )
+
+
+def _has_most_microbatches(tried: Tried) -> bool:
+    """Whether what fits has as many microbatches as plans have, so that it takes the memory of one
+    microbatch, and a larger batch would, too."""
+    return tried.strategy is not None and 2 * tried.strategy.microbatches > MOST_MICROBATCHES
 
 
 def _sequences(problem: Problem, strategy: Strategy | None) -> _Sizes:

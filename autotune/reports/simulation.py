@@ -99,7 +99,7 @@ def _parts(
     if problem.band is not None and result.feasible:
         yield Text(_band(problem.band, result.metrics[iteration_seconds.name]))
     plan = breakdown(problem, result.strategy)
-    yield from (Text(line) for line in conclusions(problem, plan))
+    yield from (Text(line) for line in conclusions(plan))
     yield Text("")
     seconds = [stage.seconds for stage in result.stages]
     memory = [stage.memory for stage in result.stages]

@@ -149,7 +149,7 @@ def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
         yield from (Text(line) for line in _comparison(result, result.best))
         if result.objective.cheap:
             plan = breakdown(result.problem, result.best.strategy)
-            yield from (Text(line) for line in conclusions(result.problem, plan))
+            yield from (Text(line) for line in conclusions(plan))
             yield from (Text(line) for line in _kept_out(result.problem))
         yield from (Text(line) for line in _too_close(result))
         yield Text("")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.samplers.residual import scikit_learn
+from autotune.samplers.residual import one_thread, scikit_learn
 from distir.arrays import Floats
 
 STEPS = 1.5
@@ -28,7 +28,8 @@ def chance_not_to_fail(rows: Floats, ran: Sequence[int], failed: Sequence[int]) 
     labels = np.repeat([True, False], [len(ran), len(failed)])
     _, _, linear_models = scikit_learn()
     regression = linear_models.LogisticRegression(C=STRENGTH, max_iter=1000)
-    return regression.fit(rows[[*ran, *failed]], labels).predict_proba(rows)[:, 1]
+    with one_thread():
+        return regression.fit(rows[[*ran, *failed]], labels).predict_proba(rows)[:, 1]
 
 
 __all__ = ["chance_not_to_fail"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -89,7 +90,8 @@ class Residual:
 
         def likelihood(scale: Scale) -> float:
             if scale not in known:
-                known[scale] = _fit(scale, of, rows, values - mean, noise)
+                with one_thread():
+                    known[scale] = _fit(scale, of, rows, values - mean, noise)
             return known[scale].log_marginal_likelihood_value_
 
         usual = Scale(USUAL[0], (USUAL[1],) * (1 + int(of.max())))
@@ -104,7 +106,8 @@ class Residual:
 
     def at(self, rows: Floats) -> Estimate:
         """What is expected at other rows."""
-        mean, deviation = self.process.predict(rows, return_std=True)
+        with one_thread():
+            mean, deviation = self.process.predict(rows, return_std=True)
         return Estimate(self.mean + mean, deviation)
 
 
@@ -140,6 +143,22 @@ def _fit(scale: Scale, groups: Indices, rows: Floats, values: Floats, noise: flo
     return process.fit(rows, values)
 
 
+def one_thread() -> AbstractContextManager[Any]:
+    """Has linear algebra run on one thread: matrices of a few hundred rows gain nothing from
+    several, and where other programs keep cores busy, threads that wait for each other take many
+    times as long."""
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@cache
+def _thread_pools() -> Any:
+    """The libraries with threads, looked for once scikit-learn has loaded its own."""
+    from threadpoolctl import ThreadpoolController  # pyright: ignore[reportMissingTypeStubs]
+
+    scikit_learn()
+    return ThreadpoolController()
+
+
 @cache
 def scikit_learn() -> tuple[Any, Any, Any]:
     """scikit-learn's Gaussian processes, their kernels and linear models, imported late."""
@@ -156,4 +175,12 @@ def scikit_learn() -> tuple[Any, Any, Any]:
     return gaussian_process, kernels, linear_model
 
 
-__all__ = ["Estimate", "Residual", "below", "improvement", "log_below", "scikit_learn"]
+__all__ = [
+    "Estimate",
+    "Residual",
+    "below",
+    "improvement",
+    "log_below",
+    "one_thread",
+    "scikit_learn",
+]

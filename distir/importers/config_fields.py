@@ -25,6 +25,10 @@ ACTIVATION_NAMES: dict[str, Activation] = {
 }
 """Hugging Face's names of activation functions."""
 
+LAYER_TYPES = ("full_attention", "sliding_attention")
+"""Hugging Face's names of layers that have no window and of those that have one. Other layers, such
+as `chunked_attention`, are of other models."""
+
 MODEL_TYPES: Registry[Callable[[str, Fields], TransformerConfig]] = Registry("model_type")
 """Per `model_type`, a function from a name and the fields of the file to a configuration."""
 
@@ -206,6 +210,10 @@ def attention_windows(
     count, kinds = fields.count("num_hidden_layers"), fields.texts("layer_types") if listed else []
     if kinds and len(kinds) != count:
         raise fields.error(f"layer_types has {len(kinds)} entries; expected {count}")
+    if unknown := [kind for kind in kinds if kind not in LAYER_TYPES]:
+        raise fields.error(
+            f"layer_types has {shown(unknown[0])}; expected {' or '.join(LAYER_TYPES)}"
+        )
     if kinds:
         there = [kind == "sliding_attention" for kind in kinds]
     else:

@@ -16,6 +16,7 @@ from autotune.problem import Problem
 from autotune.questions.fit import SIZES, Size, fit
 from distir import Strategy
 from distir.errors import DistirError
+from distir.limits import MOST_MICROBATCHES
 
 pytestmark = pytest.mark.not_quick
 
@@ -61,6 +62,24 @@ def test_memory_that_grows_evenly_is_filled_in_few_tries(problem: Problem) -> No
     found = fit(problem, "batch", SHARDED)
     assert found.size is not None
     assert len(found.tried) <= (found.size // SHARDED.dp).bit_length() + 4
+
+
+def test_a_batch_that_may_be_cut_is_not_limited_by_memory() -> None:
+    free = load_problem("gpt2", cluster="dgx-a100", devices=4, batch_size=8, space="small")
+    found = fit(free, "batch")
+    assert found.larger_fit
+    assert found.strategy is not None
+    assert 2 * found.strategy.microbatches > MOST_MICROBATCHES
+    assert found.sentence.startswith("Any batch fits that is cut into microbatches")
+    assert len(found.tried) < 20  # nothing is looked for between
+
+
+def test_a_batch_in_one_piece_is_limited_by_memory(problem: Problem) -> None:
+    assert problem.changed is not None
+    whole = problem.changed(space={"microbatches": [1]}, batch_size=8)
+    found = fit(whole, "batch")
+    assert not found.larger_fit
+    assert "out of memory" in found.limited_by
 
 
 @pytest.mark.slow(seconds=5)

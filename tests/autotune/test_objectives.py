@@ -41,6 +41,13 @@ class TestABareNumber(ObjectiveContract):
         return strategy.dp + 0.5
 
 
+@pytest.mark.parametrize("raw", [10**400, -(10**400)])
+def test_a_number_beyond_all_floats_is_a_failure(raw: object) -> None:
+    found = as_evaluation(raw)
+    assert found.failed
+    assert "inf" in str(found.reason)
+
+
 class TestAnEvaluation(ObjectiveContract):
     @staticmethod
     def objective(strategy: Strategy) -> Evaluation:

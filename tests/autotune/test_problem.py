@@ -103,6 +103,32 @@ def test_what_no_strategy_of_the_space_has_is_refused() -> None:
     load_problem("mlp-xs", devices=2, recompute_layers=1)
 
 
+@pytest.mark.parametrize("stated", [{"recomputation": "selective"}, {"offload": "optimizer"}])
+def test_what_nothing_has_is_refused_for_its_own_reason(stated: dict[str, str]) -> None:
+    # 13 samples do not divide by 6 devices, which is not the reason.
+    with pytest.raises(DistirError, match=r"inference (has no backward|keeps nothing)"):
+        load_problem(
+            "llama2-13b",
+            cluster="gb200-nvl72",
+            devices=6,
+            batch_size=13,
+            mode="inference",
+            **cast("Any", stated),
+        )
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        ({"microbatches": [3]}, "m3.* does not divide by microbatches = 3"),
+        ({"tp": [3]}, "tp3.* but there are 4 devices"),
+    ],
+)
+def test_a_space_without_strategies_is_told_by_what_it_lists(space: Any, why: str) -> None:
+    with pytest.raises(DistirError, match=f"no strategy of the space uses .*{why}"):
+        load_problem("gpt2", devices=4, space=space).check_not_empty()
+
+
 def test_what_a_space_lists_and_no_strategy_can_have_is_noted(tmp_path: Path) -> None:
     space = tmp_path / "space.yaml"
     space.write_text("tp: [1, 2, 8, 16]\nmicrobatches: [1, 7]\nzero: [0, 1]\n")

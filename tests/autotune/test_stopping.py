@@ -182,7 +182,7 @@ def test_like_plans_say_little_of_others() -> None:
 
 
 def test_nothing_is_said_of_what_is_left_before_enough_is_known() -> None:
-    found = searched(like_the_simulator(1.0), sampler="tpe", stop_within=10.0, trials=1000)
+    found = searched(like_the_simulator(1.0), sampler="tpe", stop_within=0.99, trials=1000)
     assert len(found.trials) >= 5
     assert found.stopped is not None
     assert "a factor from 5 trials" in found.stopped.words
@@ -232,6 +232,12 @@ def test_a_space_too_large_to_simulate_is_refused_at_once(monkeypatch: pytest.Mo
     monkeypatch.setattr("autotune.prospects.remaining.MOST_SIMULATED", 10)
     with pytest.raises(DistirError, match="can only be said by a sampler"):
         searched(always_one, sampler="tpe", stop_within=0.05)
+
+
+@pytest.mark.parametrize("stated", [5, 1.0, -0.1, float("nan")])
+def test_a_percentage_is_no_fraction(stated: float) -> None:
+    with pytest.raises(DistirError, match=r"expected a fraction such as 0\.05"):
+        searched(like_the_simulator(1.0), stop_within=stated)
 
 
 def test_a_best_of_nothing_can_still_be_better_by_any_fraction() -> None:

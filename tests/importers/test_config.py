@@ -241,6 +241,13 @@ def test_windows_of_mixtures_are_those_of_their_families(tmp_path: Path) -> None
     assert read_config(write(tmp_path, listed)).windows == (64,)
 
 
+def test_layers_of_another_kind_are_refused(tmp_path: Path) -> None:
+    kinds = [_WHOLE] * 31 + ["chunked_attention"]
+    content = {**LLAMA3, "model_type": "olmo3", "sliding_window": 64, "layer_types": kinds}
+    with pytest.raises(ImportModelError, match="chunked_attention'; expected full_attention or"):
+        read_config(write(tmp_path, content))
+
+
 def test_layer_types_are_as_many_as_layers(tmp_path: Path) -> None:
     content = {**LLAMA3, "model_type": "olmo3", "sliding_window": 64, "layer_types": [_WHOLE]}
     with pytest.raises(ImportModelError, match="layer_types has 1 entries; expected 32"):
