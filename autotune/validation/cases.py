@@ -18,7 +18,14 @@ from autotune.validation.software import (
     unknown_software,
     values_of,
 )
-from autotune.validation.words import Meaning, check_kind_of_run, meaning_of, read_data
+from autotune.validation.words import (
+    Meaning,
+    check_kind_of_run,
+    meaning_of,
+    numbers_unread,
+    read_data,
+    shards_of,
+)
 from distir.errors import DistirError
 from distir.factoring import expert_factors
 from distir.models.experts import Experts
@@ -31,7 +38,8 @@ from distir.workload import PRECISIONS
 
 __all__ = ["Case", "Exclusion", "Measured", "ModelKey", "make_case", "without_copies"]
 
-_GIGA = {"gib": 2.0**30, "mib": 2.0**20}
+_UNITS = {"gib": 2.0**30, "mib": 2.0**20, "mb": 1e6}
+"""Bytes of the units of memory other than gigabytes."""
 
 MOST_LAYERS = 2000
 MOST_ACTIONS = 1_000_000
@@ -180,6 +188,8 @@ def _case(row: MeasuredRow, software: Software) -> Case:
     measured = _measured(row, model.config, strategy.recompute)
     for assumption in hardware.assumptions:
         blanks.note(assumption)
+    if measured.memory_bytes is None and not measured.out_of_memory and row.text("mem_unit"):
+        blanks.note(f"peak_memory_gb is not compared: {row.text('mem_unit')!r} is not understood")
     facts = _facts(row, software, blanks)
     if row.count("num_experts") and "sends_copies_once" not in facts:
         blanks.note("token dispatcher = as in the stack: not stated")
@@ -255,7 +265,7 @@ def _measured(row: MeasuredRow, config: TransformerConfig, recompute: str) -> Me
     stated = row.number_of("peak_memory_gb")
     memory: float | None = None
     if stated is not None and unit is not None and not out_of_memory:
-        scale = next((_GIGA[name] for name in _GIGA if name in unit.values), 1e9)
+        scale = next((_UNITS[name] for name in _UNITS if name in unit.values), 1e9)
         memory = stated * scale
     seconds = None if out_of_memory else row.measured_seconds
     if seconds is None and not out_of_memory:
@@ -331,7 +341,7 @@ def _strategy(row: MeasuredRow, stated: _Stated, blanks: Completion, node: int) 
     schedule, chunks = _schedule(row, stated, blanks, pp)
     if batch // (dp * micro) * pp * chunks > MOST_ACTIONS:
         raise UnusableRowError("too many microbatches to schedule", f"{batch // (dp * micro):,}")
-    sharding = stated.meaning("zero_stage").values
+    sharding = _sharding(row, stated, blanks)
     recompute = _recompute(stated, blanks, pp * chunks)
     etp, order = _expert_layout(row, blanks, tp)
     zero = _zero(sharding, blanks, dp * cp, pp)
@@ -368,6 +378,16 @@ def _offload(row: MeasuredRow) -> str:
                 raise UnusableRowError(rule["reason"])
             return str(rule["means"])
     return ""
+
+
+def _sharding(row: MeasuredRow, stated: _Stated, blanks: Completion) -> Mapping[str, Any]:
+    """What is sharded, and among how many. A number that nobody reads is told."""
+    text, found = row.text("zero_stage"), stated.meaning("zero_stage").values
+    if not {"zero_degree", "zero_copies", "zero_copies_too", "within_node"} & found.keys():
+        found = {**found, **shards_of(text)}
+    for number in numbers_unread(text, found.values()):
+        blanks.note(f"zero_stage: {number} is not read in {text!r}")
+    return {"zero": 0} if found.get("zero_degree") == 1 else found
 
 
 def _zero(sharding: Mapping[str, Any], blanks: Completion, replicas: int, pp: int) -> int:

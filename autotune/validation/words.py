@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,24 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Meaning", "check_kind_of_run", "meaning_of", "read_data", "read_toml_data"]
+__all__ = [
+    "Meaning",
+    "check_kind_of_run",
+    "meaning_of",
+    "numbers_unread",
+    "read_data",
+    "read_toml_data",
+    "readings",
+    "shards_of",
+]
+
+_TRUE = re.compile(r"(true|yes|y|on|1|enabled?)\W*", re.IGNORECASE)
+_FALSE = re.compile(r"(false|no|n|off|0|none|null|disabled?)\W*", re.IGNORECASE)
+_DENIED = re.compile(
+    r"(.*\b)?(no|not|without|don'?t( \w+)?|doesn'?t( \w+)?)\b( any| use| the)*\W*(?P<what>.+)",
+    re.IGNORECASE,
+)
+_INSIDE = re.compile(r"[^()]+\(([^()]+)\)\W*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +62,58 @@ def meaning_of(row: MeasuredRow, column: str) -> Meaning | None:
     text = row.text(column)
     if not text:
         return None
-    for entry in _vocabulary()[column]:
-        found = entry.pattern.fullmatch(text)
-        if found is None:
-            continue
-        if entry.excluded:
-            raise UnusableRowError(entry.excluded, text)
-        stated = {name: _number(each) for name, each in found.groupdict().items() if each}
-        return Meaning({**entry.means, **stated}, entry.assumption)
+    for reading in readings(column, text):
+        for entry in _vocabulary()[column]:
+            found = entry.pattern.fullmatch(reading)
+            if found is None:
+                continue
+            if entry.excluded:
+                raise UnusableRowError(entry.excluded, text)
+            stated = {name: _number(each) for name, each in found.groupdict().items() if each}
+            return Meaning({**entry.means, **stated}, entry.assumption)
     raise UnusableRowError(f"{column} is not understood", text)
+
+
+def readings(column: str, text: str) -> Iterator[str]:
+    """A text as it stands, and then as what it may be: an option of a command line or of a file
+    (`--recompute-granularity full`, `checkpoint=False`), which says its value, or `yes` by being
+    there; something denied (`without checkpointing`), which says `no`; and a name with its meaning
+    behind it in parentheses."""
+    yield text
+    bare = text.lstrip("-")
+    yield bare
+    option = _options().get(column)
+    said = None if option is None else option.fullmatch(bare)
+    if said is not None:
+        value = said["value"].strip(" =:,'\"\t")
+        if not value or _TRUE.fullmatch(value):
+            yield from (said["name"], "yes")
+        else:
+            yield "no" if _FALSE.fullmatch(value) else value
+    elif option is not None and (denied := _DENIED.fullmatch(bare)) is not None:
+        if option.fullmatch(denied["what"]) is not None:
+            yield "no"
+    inside = _INSIDE.fullmatch(text)
+    if inside is not None:
+        yield inside[1]
+
+
+def shards_of(text: str) -> dict[str, int]:
+    """Numbers of devices that share what is sharded, or of copies of it, wherever a text names
+    them."""
+    found: dict[str, int] = {}
+    for entry in _vocabulary()["shards"]:
+        named = entry.pattern.search(text)
+        if named is not None:
+            found |= {name: int(each) for name, each in named.groupdict().items() if each}
+    return found
+
+
+def numbers_unread(text: str, read: Collection[object]) -> list[int]:
+    """Numbers in a text on sharding that stand for themselves, and are not among those `read`; up
+    to 3 they may be stages."""
+    numbers = [int(each) for each in re.findall(r"(?<![\w.])\d{1,9}(?![\w.])", text)]
+    return [each for each in numbers if each > 3 and each not in read]
 
 
 def check_kind_of_run(row: MeasuredRow, column: str) -> None:
@@ -79,16 +140,27 @@ def _number(text: str) -> int | str:
 
 
 @lru_cache(maxsize=1)
+def _options() -> dict[str, re.Pattern[str]]:
+    """Per column the options that state it, and what follows them."""
+    names: dict[str, str] = read_data("vocabulary.toml")["options"]
+    return {
+        column: re.compile(rf"(?P<name>{own})(?P<value>\W.*|)", re.IGNORECASE | re.DOTALL)
+        for column, own in names.items()
+    }
+
+
+@lru_cache(maxsize=1)
 def _vocabulary() -> dict[str, list[_Entry]]:
     return {
         column: [
             _Entry(
                 re.compile(entry["pattern"], re.IGNORECASE | re.DOTALL),
-                entry["means"],
+                entry.get("means", {}),
                 entry.get("excluded", ""),
                 entry.get("assumption", ""),
             )
             for entry in entries
         ]
         for column, entries in read_data("vocabulary.toml").items()
+        if column != "options"
     }
