@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from autotune.rendering import plain_table
@@ -12,11 +13,20 @@ from autotune.validation.cases import Exclusion
 from autotune.validation.predict import PredictedRow
 from autotune.validation.report import Report
 from autotune.validation.statistics import Statistics, mean_or_none
-from distir.units import percent, short_seconds
+from distir.units import counted, percent, short_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+TEXTS_TOLD = 3
+"""Texts that are told of those for which rows were left out."""
+
+PARTS_TOLD = 2
+"""Parts of a prediction that are told of the worst rows."""
+
+TEXT_WIDTH = 60
+"""Characters that are told of each."""
 
 _HEADS = {
     "mape": "mean\nerror",
@@ -97,31 +107,50 @@ def _cell(field: str, value: float | None) -> str:
 
 def reasons_table(exclusions: Sequence[Exclusion]) -> Table:
     """Why rows were left out, a line for each reason, the most frequent first."""
-    reasons = Counter(each.reason for each in exclusions)
+    by_reason: dict[str, list[Exclusion]] = {}
+    for each in exclusions:
+        by_reason.setdefault(each.reason, []).append(each)
     table = plain_table("Left out")
-    table.add_column("rows", justify="right")
-    table.add_column("because")
-    table.add_column("for example", no_wrap=True, overflow="ellipsis")
-    for reason, count in reasons.most_common():
-        example = next(each for each in exclusions if each.reason == reason)
-        detail = f"{example.row.id}: {example.detail}" if example.detail else example.row.id
-        table.add_row(str(count), reason, detail)
+    table.add_column("rows", justify="right", no_wrap=True)
+    table.add_column("because", min_width=20)
+    table.add_column("for example", overflow="fold")
+    for reason, some in sorted(by_reason.items(), key=lambda each: -len(each[1])):
+        table.add_row(str(len(some)), reason, _examples(some))
     return table
 
 
-def _worst(outcomes: list[PredictedRow]) -> Table:
-    """The rows with the largest errors, and what their predictions are made of."""
-    kinds = [
-        kind
-        for kind in dict.fromkeys(kind for each in outcomes for kind in each.breakdown)
-        if any(each.breakdown.get(kind, 0.0) > 0.0 for each in outcomes)
+def _examples(exclusions: Sequence[Exclusion]) -> str:
+    """A row that was left out, and the texts for which most were."""
+    texts = Counter(each.detail for each in exclusions if each.detail)
+    if not texts:
+        return exclusions[0].row.id
+    told = [
+        f"{shorten(text, TEXT_WIDTH, placeholder=' …')} ({count} rows)"
+        if count > 1
+        else shorten(text, TEXT_WIDTH, placeholder=" …")
+        for text, count in texts.most_common(TEXTS_TOLD)
     ]
+    more = len(texts) - len(told)
+    others = f"; {counted(more, 'other text')}" if more else ""
+    first = next(each for each in exclusions if each.detail == texts.most_common(1)[0][0])
+    return f"{first.row.id}: {'; '.join(told)}{others}"
+
+
+def _largest_parts(seconds: Mapping[str, float]) -> str:
+    """What a prediction is made of most: `compute 3.1 s, tp comm 420 ms`."""
+    largest = sorted(seconds, key=lambda kind: -seconds[kind])[:PARTS_TOLD]
+    named = ((" ".join(narrow_heading(kind).split()), seconds[kind]) for kind in largest)
+    return ", ".join(f"{name} {short_seconds(part)}" for name, part in named if part > 0)
+
+
+def _worst(outcomes: list[PredictedRow]) -> Table:
+    """The rows with the largest errors, and what their predictions are made of most."""
     table = plain_table("The worst rows")
-    table.add_column("row", no_wrap=True)
+    table.add_column("row", overflow="fold", min_width=8)
     table.add_column("strategy", overflow="fold", min_width=16)
-    heads = [narrow_heading(kind) for kind in kinds]
-    for head in ("measured", "predicted", "error", *heads):
+    for head in ("measured", "predicted", "error"):
         table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("of that", overflow="fold")
     for each in outcomes:
         measured = each.case.measured.seconds
         table.add_row(
@@ -130,6 +159,6 @@ def _worst(outcomes: list[PredictedRow]) -> Table:
             "-" if measured is None else short_seconds(measured),
             short_seconds(each.seconds),
             percent(each.error or 0.0),
-            *(short_seconds(each.breakdown.get(kind, 0.0)) for kind in kinds),
+            _largest_parts(each.breakdown),
         )
     return table

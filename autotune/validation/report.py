@@ -90,6 +90,10 @@ class Report:
             "doubts": self.doubts,
             "assumptions": self.assumptions,
             "rows": [_row_dict(each) for each in self.outcomes],
+            "excluded": [
+                {"id": each.row.id, "reason": each.reason, "detail": each.detail}
+                for each in self.exclusions
+            ],
             "worst": [_worst_dict(each) for each in self.worst[:worst]],
         }
 

@@ -79,17 +79,15 @@ def readings(column: str, text: str) -> Iterator[str]:
     (`--recompute-granularity full`, `checkpoint=False`), which says its value, or `yes` by being
     there; something denied (`without checkpointing`), which says `no`; and a name with its meaning
     behind it in parentheses."""
-    yield text
-    bare = text.lstrip("-")
-    yield bare
-    option = _options().get(column)
+    bare, option = text.lstrip("-"), _options().get(column)
     said = None if option is None else option.fullmatch(bare)
+    value = "" if said is None else said["value"].strip(" =:,'\"\t")
+    if _FALSE.fullmatch(value):  # patterns of names take what follows for remarks
+        yield "no"
+    yield text
+    yield bare
     if said is not None:
-        value = said["value"].strip(" =:,'\"\t")
-        if not value or _TRUE.fullmatch(value):
-            yield from (said["name"], "yes")
-        else:
-            yield "no" if _FALSE.fullmatch(value) else value
+        yield from (said["name"], "yes") if not value or _TRUE.fullmatch(value) else (value,)
     elif option is not None and (denied := _DENIED.fullmatch(bare)) is not None:
         if option.fullmatch(denied["what"]) is not None:
             yield "no"

@@ -63,6 +63,95 @@ def test_with_stages_nothing_is_brought_together_for_every_microbatch(
     assert case(zero_stage=text).strategy.zero == staged
 
 
+@pytest.mark.parametrize(
+    ("text", "recompute"),
+    [
+        ("--recompute-granularity full", "full"),
+        ("--recompute-granularity=selective", "selective"),
+        ("recompute-activations", "selective"),
+        ("recompute_activations: true", "selective"),
+        ("--checkpoint-activations", "full"),
+        ("checkpoint=False", "none"),
+        ("Activation Ckpt TRUE", "full"),
+        ("activations_checkpoint_granularity: selective", "selective"),
+        ("gradient_checkpointing = off", "none"),
+        ("remat_policy=full", "full"),
+        ("without activation checkpointing", "none"),
+        ("We do not use any activation checkpointing", "none"),
+        ("no remat", "none"),
+        ("as usual (full)", "full"),
+    ],
+)
+def test_an_option_or_a_denial_says_what_is_recomputed(text: str, recompute: str) -> None:
+    assert case(recompute=text, software="Megatron-LM").strategy.recompute == recompute
+
+
+@pytest.mark.parametrize(
+    "text", ["recompute=mlp", "checkpoint every blue moon", "without doubt", "unclear (perhaps)"]
+)
+def test_an_option_with_another_value_is_not_guessed(text: str) -> None:
+    assert "recompute" in reason(recompute=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "zero", "degree"),
+    [
+        ("--use-distributed-optimizer", 1, 0),
+        ("use_distributed_optimizer=False", 0, 0),
+        ("zero1=-1", 1, 0),
+        ("zero1=4", 1, 4),
+        ("Zero1 4", 1, 4),
+        ("ZeRO-1 over 4 ranks", 1, 4),
+        ("zero1=-1, fsdp=True", 3, 0),
+        ("zero1=-1, fsdp=False", 1, 0),
+        ("FSDP2", 3, 0),
+        ("FSDP=4", 3, 4),
+        ("FSDP: off", 0, 0),
+        ("FSDP 4 within a slice, data parallelism over 2 slices", 3, 4),
+        ("HSDP (replicate 2, shard 4)", 3, 4),
+        ("HSDP, replicate=2", 3, 4),
+        ('sharding="stage2", sharding_degree=4', 2, 4),
+        ('sharding="stage2", sharding_degree=1', 0, 0),
+        ("DDPStrategyZero1", 1, 0),
+        ("ZeRO-DP O3", 3, 0),
+        ("deepspeed (zero3)", 3, 0),
+    ],
+)
+def test_sharding_is_read_with_its_degree(text: str, zero: int, degree: int) -> None:
+    found = case(zero_stage=text, pp="1", dp="8").strategy
+    assert (found.zero, found.zero_degree) == (zero, degree)
+
+
+def test_a_number_beside_sharding_that_is_not_read_is_told() -> None:
+    told = case(zero_stage="ZeRO-1 (bucket 200)", pp="1", dp="8").assumptions
+    assert any("200 is not read" in each for each in told)
+    told = case(zero_stage="zero1=4", pp="1", dp="8").assumptions
+    assert not any("is not read" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("unit", "scale", "counter"),
+    [
+        ("MB (Max CUDA memory allocated)", 1e6, "allocated"),
+        ("MiB, nvidia-smi memory.used", 2.0**20, "device"),
+        ("GB reserved", 1e9, "reserved"),
+        ("GiB peak reserved", 2.0**30, "reserved"),
+        ("GB (allocated vs reserved not stated)", 1e9, "allocated"),
+        ("GiB per device (XLA peak)", 2.0**30, "compiler"),
+        ("GB", 1e9, "allocated"),
+    ],
+)
+def test_memory_has_a_unit_and_a_counter(unit: str, scale: float, counter: str) -> None:
+    found = case(peak_memory_gb="3", mem_unit=unit).measured
+    assert (found.memory_bytes, found.counter) == (3 * scale, counter)
+
+
+def test_memory_in_a_unit_that_is_not_known_is_told_beside_a_time() -> None:
+    found = case(peak_memory_gb="3", mem_unit="furlongs")
+    assert found.measured.memory_bytes is None
+    assert any("furlongs" in each for each in found.assumptions)
+
+
 def test_a_schedule_that_nobody_states_is_1f1b() -> None:
     assumed = case(schedule="")
     assert assumed.strategy.schedule == "1f1b"
