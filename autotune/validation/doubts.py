@@ -1,16 +1,17 @@
-"""Measured times that are no times of a step in seconds, by what was predicted. Nothing is left out
-or rescaled: who measured decides."""
+"""What measured runs say against how they were read, by what was predicted: times that are no times of
+a step in seconds, and plans that do not fit though they ran. Nothing is left out or rescaled: who
+measured decides."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from distir.units import short_number, short_seconds
 
-__all__ = ["Timed", "doubts_of"]
+__all__ = ["Timed", "doubts_of", "ran_as_assumed"]
 
 ABSURD = 10.0
 """Measured over predicted, or the other way round, from which on it is no error of a prediction:
@@ -47,6 +48,19 @@ def doubts_of(rows: Iterable[Timed]) -> list[str]:
         _sentence(found, len(listed), what)
         for found, what in ((slow, "more"), (fast, "less"))
         if found
+    ]
+
+
+def ran_as_assumed(ids: Sequence[str]) -> list[str]:
+    """A sentence for rows that ran and would not fit in memory, where what shards or saves memory
+    was assumed; none if there are none."""
+    if not ids:
+        return []
+    many = len(ids) > 1
+    return [
+        f"{len(ids):,} {'rows' if many else 'row'} ran and would not fit as assumed ({ids[0]}"
+        f"{', …' if many else ''}): what is sharded or recomputed is not stated there, and may be "
+        "otherwise; state zero_stage and recompute."
     ]
 
 

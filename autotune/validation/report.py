@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.validation.cases import Exclusion
-from autotune.validation.doubts import Timed, doubts_of
+from autotune.validation.doubts import Timed, doubts_of, ran_as_assumed
 from autotune.validation.hardware import hardware_family
 from autotune.validation.predict import PredictedRow
 from autotune.validation.rows import SAYS_NONE, MeasuredRow
@@ -60,13 +60,20 @@ class Report:
 
     @property
     def doubts(self) -> list[str]:
-        """Of measured times that can hardly be seconds of a step: a sentence each way."""
+        """Of measured times that can hardly be seconds of a step, a sentence each way; and of rows
+        that ran, though what was assumed of them would not fit."""
         timed = ((each, each.case.measured.seconds) for each in self.outcomes)
-        return doubts_of(
+        said = doubts_of(
             Timed(each.case.row.id, seconds, each.seconds)
             for each, seconds in timed
             if seconds is not None
         )
+        ran = [
+            each.case.row.id
+            for each in self.outcomes
+            if not (each.fits or each.case.memory_stated or each.case.measured.out_of_memory)
+        ]
+        return [*said, *ran_as_assumed(ran)]
 
     @property
     def unclaimed_memory(self) -> list[str]:

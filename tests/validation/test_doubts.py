@@ -94,3 +94,25 @@ def test_where_doubted_times_tell_nothing_the_error_says_that_they_are_doubted(
     said = " ".join(capsys.readouterr().err.split())
     assert "tell none of the constants" in said
     assert "look like milliseconds" in said
+
+
+def test_a_run_that_would_not_fit_as_assumed_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """13 billion parameters and Adam on devices of 80 GB: 208 GB each, if nothing is sharded."""
+    large = {
+        **{"num_layers": "40", "hidden": "5120", "heads": "40", "ffn_hidden": "20480"},
+        **{"dp": "16", "tp": "1", "pp": "1"},
+    }
+    stated = {"zero_stage": "zero3", "recompute": "full"}
+    path = write_csv(
+        tmp_path / "runs.csv",
+        {"id": "silent", **large},
+        {"id": "stated", **large, **stated},
+        {"id": "ended", **large, "iteration_time_s": "", "flags": "OOM"},
+    )
+    plain = tmp_path / "told.json"
+    assert main(["validate", str(path), "--json", str(plain), "--quiet"]) == 0
+    (said,) = (each for each in json.loads(plain.read_text("utf-8"))["doubts"] if "not fit" in each)
+    assert said.startswith("1 row ran and would not fit as assumed (silent)")
+    assert "state zero_stage and recompute" in " ".join(capsys.readouterr().out.split())
