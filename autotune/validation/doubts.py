@@ -1,6 +1,6 @@
-"""What measured runs say against how they were read, by what was predicted: times that are no times of
-a step in seconds, and plans that do not fit though they ran. Nothing is left out or rescaled: who
-measured decides."""
+"""What measured runs say against how they were read, by what was predicted: times that are no times
+of a step in seconds, and plans that do not fit though they ran. Nothing is left out or rescaled:
+who measured decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from distir.units import short_number, short_seconds
+from distir.units import counted, short_number, short_seconds
 
 __all__ = ["Timed", "doubts_of", "ran_as_assumed"]
 
@@ -56,11 +56,13 @@ def ran_as_assumed(ids: Sequence[str]) -> list[str]:
     was assumed; none if there are none."""
     if not ids:
         return []
-    many = len(ids) > 1
+    some = f"{ids[0]}, …" if len(ids) > 1 else ids[0]
     return [
-        f"{len(ids):,} {'rows' if many else 'row'} ran and would not fit as assumed ({ids[0]}"
-        f"{', …' if many else ''}): what is sharded or recomputed is not stated there, and may be "
-        "otherwise; state zero_stage and recompute."
+        (
+            f"{counted(len(ids), 'row')} ran and would not fit as assumed ({some}): what is "
+            "sharded or recomputed is not stated there, and may be otherwise; state zero_stage "
+            "and recompute."
+        )
     ]
 
 

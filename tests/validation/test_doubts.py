@@ -101,8 +101,13 @@ def test_a_run_that_would_not_fit_as_assumed_is_told(
 ) -> None:
     """13 billion parameters and Adam on devices of 80 GB: 208 GB each, if nothing is sharded."""
     large = {
-        **{"num_layers": "40", "hidden": "5120", "heads": "40", "ffn_hidden": "20480"},
-        **{"dp": "16", "tp": "1", "pp": "1"},
+        "num_layers": "40",
+        "hidden": "5120",
+        "heads": "40",
+        "ffn_hidden": "20480",
+        "dp": "16",
+        "tp": "1",
+        "pp": "1",
     }
     stated = {"zero_stage": "zero3", "recompute": "full"}
     path = write_csv(
