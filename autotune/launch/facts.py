@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from distir.factoring import divisors
+from autotune.launch.nodes import launched_size
 from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.transformer import TransformerConfig
@@ -130,9 +130,8 @@ class Launch:
     @property
     def nodes(self) -> tuple[int, int]:
         """Nodes, and devices of each. All have as many, as launchers expect."""
-        used = self.strategy.devices
-        each = max(n for n in divisors(used) if n <= self.cluster.node_devices)
-        return used // each, each
+        each = launched_size(self.cluster, self.plan.grid)
+        return self.strategy.devices // each, each
 
 
 def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:

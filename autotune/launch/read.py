@@ -17,6 +17,7 @@ from autotune.launch.facts import (
     model_of,
     strategy_of,
 )
+from autotune.launch.nodes import stated_size
 from autotune.launch.rows import Options, shown, unset
 from autotune.launch.sources import LAUNCHER, Source, devices_of, program_of, read_source
 from autotune.launch.target import TARGETS, Note, Target
@@ -59,6 +60,12 @@ class Reading:
     """What loads the model: a name, a file, or a configuration."""
     dropout: bool
     not_modelled: tuple[Note, ...]
+
+    @property
+    def per_node(self) -> int | None:
+        """The devices of every node, where the file says so."""
+        nodes, each = self.options.get("--nnodes", 1), self.options.get("--nproc-per-node")
+        return stated_size(nodes, each, self.facts["devices"])
 
     @property
     def cuts(self) -> Cuts | None:
