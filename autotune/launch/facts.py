@@ -98,6 +98,17 @@ def model_of(facts: Facts, name: str) -> TransformerConfig:
     return TransformerConfig(name=name, sequence_length=facts[f"{MODEL}positions"], **own, **parts)
 
 
+def facts_given(model: object) -> dict[str, Any]:
+    """The facts of a model that a user names; nothing for one that is no known transformer, such as
+    an ONNX file, which is not read for that."""
+    if str(model).lower().endswith(".onnx"):
+        return {}
+    from distir import load_model
+
+    config = load_model(model).config  # type: ignore[arg-type]
+    return model_facts(config) if isinstance(config, TransformerConfig) else {}
+
+
 def _own(config: type[TransformerConfig]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(config) if each.name not in _NOT_FACTS)
 

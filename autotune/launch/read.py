@@ -13,6 +13,7 @@ from autotune.launch.facts import (
     WORKLOAD_FACTS,
     Cuts,
     Facts,
+    facts_given,
     model_facts,
     model_of,
     strategy_of,
@@ -93,7 +94,7 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
     _check_set(source, target, options)
     noted = tuple(_not_modelled(source, target, options, stated.ignored))
     known = _known(source, options, stated)
-    facts = target.table.read(options, known)
+    facts = _facts(target, options, known)
     strategy = strategy_of(facts)
     name, loaded, dropout = _model(source, target, facts, stated)
     return Reading(
@@ -105,7 +106,11 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
         model=name,
         source=loaded,
         dropout=dropout,
-        not_modelled=(*noted, *target.assumed(options, facts)),
+        not_modelled=(
+            *noted,
+            *_other_model(target, options, facts),
+            *target.assumed(options, facts),
+        ),
     )
 
 
@@ -222,6 +227,34 @@ def _not_modelled(
             )
         if given not in (False, None, "false", "False"):
             yield Note(name, reason, given)
+
+
+def _facts(target: Target, options: Options, known: Facts) -> dict[str, Any]:
+    """What options state, beside what is known. Of a model that is given they need not say
+    anything: it may be one that they cannot state."""
+    given = facts_given(known["model_given"]) if "model_given" in known else {}
+    if not target.states_model:
+        given = {name: each for name, each in given.items() if name == f"{MODEL}layers"}
+    own = target.states_model and "model_given" in known
+    return target.table.read(options, {**given, **known}, without_model=own)
+
+
+_SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts.count")
+"""Sizes by which a model that is given is held to the one that a file states."""
+
+
+def _other_model(target: Target, options: Options, facts: Facts) -> Iterable[Note]:
+    """Notes on sizes of a file's model that are others than those of the one that is given."""
+    if "model_given" not in facts:
+        return
+    stated = target.table.read_model(options)
+    if f"{MODEL}layers" not in facts:
+        return  # nobody knows its sizes
+    for name in (f"{MODEL}{size}" for size in _SIZES):
+        if name in stated and stated[name] != facts.get(name):
+            row = next(each for each in target.table.rows if name in each.facts)
+            reason = f"--model says {facts.get(name, 'none')}, which is simulated"
+            yield Note(row.options[0], reason, stated[name])
 
 
 # --- the model ------------------------------------------------------------------------------------
