@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.launch.facts import STRATEGY_FACTS, WORKLOAD_FACTS, Launch
+from autotune.launch.facts import MODEL, STRATEGY_FACTS, WORKLOAD_FACTS, Launch
 from autotune.launch.nodes import differs, on_nodes
 from autotune.launch.target import Files, Note, Target
 from distir.cost import load_stack
@@ -52,6 +52,7 @@ def emit(target: Target, launch: Launch, prediction: Prediction) -> Emission:
     stated = {name: said[name] for name in shown if name in said}
     approximated = (
         *target.approximated(launch.facts),
+        *_unknown_model(target, launch),
         *_own_attention(target, launch),
         *_own_nodes(target, launch),
     )
@@ -68,6 +69,17 @@ def _own_attention(target: Target, launch: Launch) -> Iterator[Note]:
     if launch.attention not in (None, load_stack(target.stack).attention):
         reason = f"no option states it; {target.name} computes attention as it usually does"
         yield Note("attention", reason, launch.attention)
+
+
+def _unknown_model(target: Target, launch: Launch) -> Iterator[Note]:
+    """What is to be known of a model whose sizes are not known, for a framework that is told
+    them."""
+    if target.states_model and f"{MODEL}layers" not in launch.facts:
+        reason = (
+            "no transformer whose sizes are known: what is written says how it is distributed, and "
+            f"nothing of it; state by hand the model of {target.name} that is like it"
+        )
+        yield Note("model", reason)
 
 
 def _own_nodes(target: Target, launch: Launch) -> Iterator[Note]:

@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.launch.nodes import launched_size
+from distir.ir.types import DType
 from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.transformer import TransformerConfig
@@ -24,6 +25,7 @@ from distir.strategy import Strategy
 if TYPE_CHECKING:
     from autotune.problem import Problem
     from distir.cost import Cluster
+    from distir.ir import Value
     from distir.plan import Plan
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -164,6 +166,7 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         "zoo": zoo_name(config),
         "compiled": simulator.cost.stack.dispatch == "compiled",
         "dropout": workload.dropout,
+        "reads": read_by(workload.model.function.inputs),
     }
     if isinstance(config, TransformerConfig):
         if not workload.dropout:
@@ -178,6 +181,31 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         title=problem.title,
         attention=problem.settings.get("attention"),
     )
+
+
+TEXT = "one text"
+"""What decoders and encoders of text read."""
+
+
+def read_by(inputs: Sequence[Value]) -> str:
+    """What a model reads: `TEXT`, or in words what else, and by which inputs.
+
+    An encoder is told by the names of exports, in which inputs of the decoder beside it begin with
+    `decoder`.
+    """
+    names = [each.name for each in inputs]
+    decoders = [name for name in names if name.startswith("decoder")]
+    others = [name for name in names if name not in decoders]
+    if not any(_is_number(each.type.dtype) for each in inputs):
+        return f"{', '.join(names) or 'nothing'} and no tokens"
+    if decoders and others:
+        return f"{', '.join(others)} by an encoder and {', '.join(decoders)} by a decoder"
+    return TEXT
+
+
+def _is_number(dtype: DType) -> bool:
+    """Whether values of this type are whole numbers, as tokens are."""
+    return not dtype.is_float and dtype is not DType.BOOL
 
 
 def zoo_name(config: object) -> str:

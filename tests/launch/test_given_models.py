@@ -10,6 +10,8 @@ import pytest
 
 from autotune.cli import main
 from autotune.launch import TARGETS
+from autotune.launch.facts import TEXT, read_by
+from distir.ir import DType, TensorType, Value
 
 CLUSTER = ("--cluster", "hgx-h100")
 OWN = """
@@ -105,6 +107,64 @@ def test_stages_by_layers_need_layers(
     line = refused(capsys, "read", "launch.sh", *CLUSTER, "--model", "own.py:decoder")
     assert option.split(maxsplit=1)[0] in line
     assert "--num-virtual-stages-per-pipeline-rank" in line
+
+
+OTHERS = {
+    "vit-b": "the model reads pixels and no tokens",
+    "t5-small": "the model reads ids by an encoder and decoder_ids by a decoder",
+}
+TEXT_ALONE = ("megatron", "bridge", "torchtitan", "nanotron")
+
+
+@pytest.mark.parametrize("target", [each.name for each in TARGETS])
+@pytest.mark.parametrize("model", OTHERS)
+def test_models_of_something_else_than_one_text_are_for_frameworks_that_take_any(
+    model: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = ("launch", "--model", model, *CLUSTER, "--batch-size", "64", "--dp", "8")
+    if target in TEXT_ALONE:
+        line = refused(capsys, *launch, "--target", target)
+        assert f"{OTHERS[model]}: " in line
+        assert "trains models of one text; deepspeed and accelerate launch" in line
+    else:
+        assert json_of(capsys, *launch, "--target", target)["files"]
+
+
+def test_a_search_for_a_framework_that_has_no_such_model_does_not_begin(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    search = ("run", "--model", "t5-small", *CLUSTER, "--devices", "8", "--batch-size", "64")
+    line = refused(capsys, *search, "--no-tracking", "--launch", "megatron:out")
+    assert OTHERS["t5-small"] in line
+
+
+def value(name: str, dtype: DType) -> Value:
+    return Value(TensorType((2, 8), dtype), name)
+
+
+def test_what_a_model_reads_is_told_by_its_inputs() -> None:
+    ids, mask = value("input_ids", DType.INT64), value("attention_mask", DType.BOOL)
+    heard = value("input_features", DType.FLOAT32)
+    decoder = value("decoder_input_ids", DType.INT32)
+    assert read_by([ids]) == read_by([ids, mask]) == read_by([decoder]) == TEXT
+    assert read_by([heard, mask]) == "input_features, attention_mask and no tokens"
+    assert (
+        read_by([heard, decoder])
+        == "input_features by an encoder and decoder_input_ids by a decoder"
+    )
+    assert read_by([ids, mask, decoder]) != TEXT
+
+
+@pytest.mark.parametrize("target", ["megatron", "nanotron"])
+def test_a_model_of_unknown_sizes_is_to_be_stated_by_hand(
+    target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = ("launch", *CLUSTER, "--batch-size", "64", "--dp", "8", "--target", target)
+    told = [
+        {note["what"] for note in json_of(capsys, *launch, "--model", model)["approximated"]}
+        for model in ("own.py:decoder", "llama3.2-1b")
+    ]
+    assert ["model" in each for each in told] == [True, False]
 
 
 def test_without_a_model_its_options_are_asked_for(

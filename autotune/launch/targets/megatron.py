@@ -536,9 +536,7 @@ def _missing(facts: Facts) -> Iterator[Note]:
     yield Note("tokenizer", "--tokenizer-type and --tokenizer-model; its size must be --vocab-size")
     yield Note("training", "--train-iters, --lr, --save: learning and checkpoints")
     if LAYERS not in facts:
-        yield Note(
-            "model", "the model is no transformer of Megatron-LM: only parallelism is stated"
-        )
+        yield Note("model", "--num-layers, --hidden-size and the other sizes of the model")
     elif names := unstated(facts):
         yield Note("model", f"Megatron-LM has no option for {', '.join(names)} of the model")
 
