@@ -34,6 +34,9 @@ Facts: TypeAlias = Mapping[str, Any]
 MODEL = "model."
 """The beginning of the names of facts about a model."""
 
+SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts.count")
+"""Facts about a model by which two are told to be others."""
+
 STRATEGY_FACTS = tuple(each.name for each in fields(Strategy))
 """Facts that make a strategy."""
 

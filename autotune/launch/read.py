@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import (
     MODEL,
+    SIZES,
     WORKLOAD_FACTS,
     Cuts,
     Facts,
@@ -239,10 +240,6 @@ def _facts(target: Target, options: Options, known: Facts) -> dict[str, Any]:
     return target.table.read(options, {**given, **known}, without_model=own)
 
 
-_SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts.count")
-"""Sizes by which a model that is given is held to the one that a file states."""
-
-
 def _other_model(target: Target, options: Options, facts: Facts) -> Iterable[Note]:
     """Notes on sizes of a file's model that are others than those of the one that is given."""
     if "model_given" not in facts:
@@ -250,7 +247,7 @@ def _other_model(target: Target, options: Options, facts: Facts) -> Iterable[Not
     stated = target.table.read_model(options)
     if f"{MODEL}layers" not in facts:
         return  # nobody knows its sizes
-    for name in (f"{MODEL}{size}" for size in _SIZES):
+    for name in (f"{MODEL}{size}" for size in SIZES):
         if name in stated and stated[name] != facts.get(name):
             row = next(each for each in target.table.rows if name in each.facts)
             reason = f"--model says {facts.get(name, 'none')}, which is simulated"
