@@ -56,13 +56,22 @@ def plans_in(path: str) -> list[dict[str, Any]] | None:
 def _listed(path: str) -> list[dict[str, Any]]:
     read = read_yaml(path, StrategyError)
     plans = cast("list[Any]", read if isinstance(read, list) else [read])
-    for plan in plans:
+    for number, plan in enumerate(plans, 1):
         if not isinstance(plan, dict):
             raise StrategyError(
                 f"{path} has the plan {shown(plan)}; expected a list of choices by name, such as "
                 "- {dp: 2, tp: 8}"
             )
+        _check(path, number, cast("Mapping[Any, Any]", plan))
     return [{str(name): value for name, value in plan.items()} for plan in plans]
+
+
+def _check(path: str, number: int, plan: Mapping[Any, Any]) -> None:
+    """Raises `StrategyError` if an entry of a list is no strategy."""
+    try:
+        Strategy.from_dict({str(name): value for name, value in plan.items()})
+    except DistirError as error:
+        raise StrategyError(f"{path}, plan {number}: {error}") from error
 
 
 def _rows(path: str) -> list[dict[str, Any]]:
@@ -74,8 +83,10 @@ def _rows(path: str) -> list[dict[str, Any]]:
             f"{path} has none of the columns {', '.join(kinds)}; expected a table of plans"
         )
     try:
-        rows = list(reader)
-        return [{name: _cell(path, kinds[name], row[name]) for name in known} for row in rows]
+        return [
+            {name: _cell(f"{path}, plan {number}", kinds[name], row[name]) for name in known}
+            for number, row in enumerate(reader, 1)
+        ]
     except csv.Error as error:
         raise StrategyError(f"{path} is no table: {error}") from error
 

@@ -154,7 +154,7 @@ def _answers(
     target, strategy, facts = reading.target, reading.strategy, reading.facts
     simulator: Any = problem.simulator
     simulated = simulator.simulate(strategy)
-    run = as_run(problem, target, strategy, facts, reading.cuts)
+    run = as_run(problem, target, strategy, facts, reading.cuts, reading.per_node)
     trials: int | None = getattr(arguments, "trials", None)
     if trials is not None and trials < 1:
         return simulated, run, None

@@ -165,9 +165,9 @@ def execute(arguments: argparse.Namespace) -> int:
             arguments = arguments if launch is None else launch.framed(arguments)
             arguments = as_begun(arguments, kept)
             kept = kept_of(arguments)
-            read_enqueued(arguments)
-            search = Search(**given(arguments, Search))
             problem = problem_for_framework(arguments)
+            read_enqueued(arguments, problem)
+            search = Search(**given(arguments, Search))
         result = solve(
             problem,
             search,

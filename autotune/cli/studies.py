@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import SUPPRESS, given, positive, seconds
+from autotune.cli.output import note
 from autotune.durable.stated import GOAL, Kept, plain, restored
 from autotune.statement import ProblemStatement
 from distir.errors import DistirError
+
+if TYPE_CHECKING:
+    from autotune.problem import Problem
+    from distir.strategy import Strategy
 
 STATED = (*(each.name for each in fields(ProblemStatement)), *GOAL)
 """Arguments that state what a study is about."""
@@ -119,21 +124,25 @@ def _check_framework(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     )
 
 
-def read_enqueued(arguments: argparse.Namespace) -> None:
+def read_enqueued(arguments: argparse.Namespace, problem: Problem) -> None:
     """Puts the plans that the file of `--enqueue` states in its place. Raises `DistirError` if it
-    cannot be read."""
+    cannot be read, or is a launch on other devices than the problem has."""
     path: Any = getattr(arguments, "enqueue", None)
     if not isinstance(path, str):
         return
     from autotune.enqueued import plans_in
 
     plans = plans_in(path)
-    arguments.enqueue = [_launched(path, arguments)] if plans is None else plans
+    if plans == []:
+        note(f"{path} states no plan: nothing is tried first")
+    arguments.enqueue = [_launched(path, problem, arguments.model)] if plans is None else plans
 
 
-def _launched(path: str, arguments: argparse.Namespace) -> Any:
-    from autotune.launch.read import Stated, read_launch
+def _launched(path: str, problem: Problem, model: str) -> Strategy:
+    """The plan of a launch file; what that says of another problem is told."""
+    from autotune.launch.first import plan_for
 
-    names = ("devices", "batch_size", "sequence_length", "model")
-    stated = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
-    return read_launch(path, Stated(**stated)).strategy
+    plan, told = plan_for(problem, path, model)
+    if told:
+        note(f"{path} is for another problem: {told}; its plan is tried first all the same")
+    return plan

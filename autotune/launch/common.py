@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from autotune.launch.errors import LaunchError
-from autotune.launch.facts import MODEL, Facts, Launch, model_of
+from autotune.launch.facts import MODEL, TEXT, Facts, Launch, model_of
 from autotune.launch.limits import Changes, Limit, only
 from autotune.launch.rows import Options, Row, row, truth, typed, value
 from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
@@ -191,16 +191,19 @@ Reads = Callable[[Options, Facts], Facts]
 
 
 def length_of_text(option: str, framework: str, read: Reads | None = None) -> Row:
-    """A row for the length of sequences, in a framework that trains models of sequences alone;
+    """A row for the length of sequences, in a framework that trains models of one text alone;
     `read` finds it where the option is not there by other means."""
     plain = value("sequence_length", option)
+    trained = (
+        f"{framework} trains models of {TEXT}; deepspeed and accelerate launch a script for any "
+        "model"
+    )
 
     def write(facts: Facts) -> Options:
         if facts["sequence_length"] is None:
-            raise LaunchError(
-                f"the model has no sequence, whose length {option} states: {framework} trains "
-                "models of text; deepspeed and accelerate launch a script for any model"
-            )
+            raise LaunchError(f"the model has no sequence, whose length {option} states: {trained}")
+        if facts.get("reads", TEXT) != TEXT:
+            raise LaunchError(f"the model reads {facts['reads']}: {trained}")
         return plain.write(facts)
 
     return row(plain.facts, plain.options, write, read or plain.read)

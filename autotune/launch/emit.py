@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.launch.facts import STRATEGY_FACTS, WORKLOAD_FACTS, Launch
+from autotune.launch.facts import MODEL, STRATEGY_FACTS, WORKLOAD_FACTS, Launch
+from autotune.launch.nodes import differs, on_nodes
 from autotune.launch.target import Files, Note, Target
 from distir.cost import load_stack
 from distir.units import percent, short_bytes, short_seconds
@@ -49,7 +50,12 @@ def emit(target: Target, launch: Launch, prediction: Prediction) -> Emission:
     said = target.table.stated(launch.facts)
     shown = (*STRATEGY_FACTS, *WORKLOAD_FACTS)
     stated = {name: said[name] for name in shown if name in said}
-    approximated = (*target.approximated(launch.facts), *_own_attention(target, launch))
+    approximated = (
+        *target.approximated(launch.facts),
+        *_unknown_model(target, launch),
+        *_own_attention(target, launch),
+        *_own_nodes(target, launch),
+    )
     missing = tuple(target.missing(launch.facts))
     text = readme(target, launch, prediction, stated, approximated, missing)
     files = Files(written.command, {**written.files, "README.md": text})
@@ -63,6 +69,30 @@ def _own_attention(target: Target, launch: Launch) -> Iterator[Note]:
     if launch.attention not in (None, load_stack(target.stack).attention):
         reason = f"no option states it; {target.name} computes attention as it usually does"
         yield Note("attention", reason, launch.attention)
+
+
+def _unknown_model(target: Target, launch: Launch) -> Iterator[Note]:
+    """What is to be known of a model whose sizes are not known, for a framework that is told
+    them."""
+    if target.states_model and f"{MODEL}layers" not in launch.facts:
+        reason = (
+            "no transformer whose sizes are known: what is written says how it is distributed, and "
+            f"nothing of it; state by hand the model of {target.name} that is like it"
+        )
+        yield Note("model", reason)
+
+
+def _own_nodes(target: Target, launch: Launch) -> Iterator[Note]:
+    """What is to be known where other nodes are launched than a plan fills."""
+    _, each = launch.nodes
+    if differs(launch.cluster, each):
+        reason = (
+            f"{on_nodes(launch.cluster, each)} are launched, since launchers start as many "
+            f"processes on every node; what is simulated fills nodes of "
+            f"{launch.cluster.node_devices} one after the other, and what it takes on the launched "
+            f"ones is said as {target.name} runs it"
+        )
+        yield Note("nodes", reason)
 
 
 def readme(

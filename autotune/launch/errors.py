@@ -7,3 +7,7 @@ from distir.errors import DistirError
 
 class LaunchError(DistirError, ValueError):
     """A strategy cannot be stated for a framework, or a file of a framework cannot be read."""
+
+
+class UnstatedError(LaunchError):
+    """An option is needed that a file does not state."""

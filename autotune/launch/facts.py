@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from distir.factoring import divisors
+from autotune.launch.nodes import launched_size
+from distir.ir.types import DType
 from distir.models.experts import Experts
 from distir.models.latent import Latent
 from distir.models.transformer import TransformerConfig
@@ -24,6 +25,7 @@ from distir.strategy import Strategy
 if TYPE_CHECKING:
     from autotune.problem import Problem
     from distir.cost import Cluster
+    from distir.ir import Value
     from distir.plan import Plan
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -31,6 +33,9 @@ Facts: TypeAlias = Mapping[str, Any]
 
 MODEL = "model."
 """The beginning of the names of facts about a model."""
+
+SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts.count")
+"""Facts about a model by which two are told to be others."""
 
 STRATEGY_FACTS = tuple(each.name for each in fields(Strategy))
 """Facts that make a strategy."""
@@ -98,6 +103,17 @@ def model_of(facts: Facts, name: str) -> TransformerConfig:
     return TransformerConfig(name=name, sequence_length=facts[f"{MODEL}positions"], **own, **parts)
 
 
+def facts_given(model: object) -> dict[str, Any]:
+    """The facts of a model that a user names; nothing for one that is no known transformer, such as
+    an ONNX file, which is not read for that."""
+    if str(model).lower().endswith(".onnx"):
+        return {}
+    from distir import load_model
+
+    config = load_model(model).config  # type: ignore[arg-type]
+    return model_facts(config) if isinstance(config, TransformerConfig) else {}
+
+
 def _own(config: type[TransformerConfig]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(config) if each.name not in _NOT_FACTS)
 
@@ -130,9 +146,8 @@ class Launch:
     @property
     def nodes(self) -> tuple[int, int]:
         """Nodes, and devices of each. All have as many, as launchers expect."""
-        used = self.strategy.devices
-        each = max(n for n in divisors(used) if n <= self.cluster.node_devices)
-        return used // each, each
+        each = launched_size(self.cluster, self.plan.grid)
+        return self.strategy.devices // each, each
 
 
 def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
@@ -154,6 +169,7 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         "zoo": zoo_name(config),
         "compiled": simulator.cost.stack.dispatch == "compiled",
         "dropout": workload.dropout,
+        "reads": read_by(workload.model.function.inputs),
     }
     if isinstance(config, TransformerConfig):
         if not workload.dropout:
@@ -168,6 +184,31 @@ def launch_of(problem: Problem, strategy: Strategy, plan: Plan) -> Launch:
         title=problem.title,
         attention=problem.settings.get("attention"),
     )
+
+
+TEXT = "one text"
+"""What decoders and encoders of text read."""
+
+
+def read_by(inputs: Sequence[Value]) -> str:
+    """What a model reads: `TEXT`, or in words what else, and by which inputs.
+
+    An encoder is told by the names of exports, in which inputs of the decoder beside it begin with
+    `decoder`.
+    """
+    names = [each.name for each in inputs]
+    decoders = [name for name in names if name.startswith("decoder")]
+    others = [name for name in names if name not in decoders]
+    if not any(_is_number(each.type.dtype) for each in inputs):
+        return f"{', '.join(names) or 'nothing'} and no tokens"
+    if decoders and others:
+        return f"{', '.join(others)} by an encoder and {', '.join(decoders)} by a decoder"
+    return TEXT
+
+
+def _is_number(dtype: DType) -> bool:
+    """Whether values of this type are whole numbers, as tokens are."""
+    return not dtype.is_float and dtype is not DType.BOOL
 
 
 def zoo_name(config: object) -> str:

@@ -11,9 +11,10 @@ from autotune.launch.emit import Emission, Prediction, emit
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import Cuts, blocks_of_layers, launch_of, starts_of
 from autotune.launch.limits import nearest
+from autotune.launch.nodes import as_launched, differs, node_sizes
 from autotune.launch.target import Target
 from autotune.problem import Problem
-from distir.cost import load_stack
+from distir.cost import Cluster, load_stack
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds, peak_memory_bytes, reserved_memory_bytes
 from distir.models.transformer import TransformerConfig
@@ -48,7 +49,8 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
     result = simulator.simulate_plan(plan)
     launch = launch_of(problem, strategy, plan)
     cuts = launch.facts.get("cuts") if target.states_cuts else None
-    run, settings = as_run(problem, target, strategy, launch.facts, cuts)
+    _, per_node = launch.nodes
+    run, settings = as_run(problem, target, strategy, launch.facts, cuts, per_node)
     prediction = Prediction(
         seconds=result.metrics[iteration_seconds.name],
         memory_bytes=_held(result),
@@ -93,18 +95,25 @@ def _held(result: Any) -> float:
 
 
 def as_run(
-    problem: Problem, target: Target, strategy: Strategy, facts: Any, cuts: Cuts | None = None
+    problem: Problem,
+    target: Target,
+    strategy: Strategy,
+    facts: Any,
+    cuts: Cuts | None = None,
+    per_node: int | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """The result with the framework's own software stack and what it does otherwise, and what that
-    is. `cuts`: the layers of its stages, where files state them."""
+    is. `cuts`: the layers of its stages, `per_node`: the devices of its nodes, where files state
+    them."""
     settings = {"stack": target.stack, **target.as_run(facts)}
     if problem.changed is None:
         raise LaunchError("the problem cannot be changed; load it by load_problem")
-    other = problem.changed(**settings, **_own_attention(problem, target))
+    nodes, said = _own_nodes(problem, per_node)
+    other = problem.changed(**settings, **nodes, **_own_attention(problem, target))
     simulator: Any = other.simulator
     changes = target.as_run_strategy(facts)
     strategy = replace(strategy, **changes)  # type: ignore[arg-type]
-    settings = {**settings, **changes}
+    settings = {**settings, **said, **changes}
     workload = simulator.workload
     config = workload.model.config
     pieces = (
@@ -119,6 +128,16 @@ def as_run(
     if plan.schedule.pairs and not target.overlaps_pairs:
         plan = _in_turn(plan)
     return simulator.simulate_plan(plan), settings
+
+
+def _own_nodes(problem: Problem, per_node: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The changes with which the devices are on the nodes that are launched, and what is to be said
+    of them; nothing where a plan fills the same ones."""
+    simulator: Any = problem.simulator
+    cluster: Cluster = simulator.cost.cluster
+    if per_node is None or not differs(cluster, per_node):
+        return {}, {}
+    return {"cluster": as_launched(cluster, per_node)}, {"devices_per_node": per_node}
 
 
 def _own_attention(problem: Problem, target: Target) -> dict[str, Any]:
@@ -139,9 +158,12 @@ def _in_turn(plan: Plan) -> Plan:
 
 
 def refuse_devices(problem: Problem, target: Target) -> None:
-    """Raises `LaunchError` if a framework does not run on the devices of a cluster."""
+    """Raises `LaunchError` if a framework does not run on the devices of a cluster, or they make no
+    equal nodes."""
     simulator: Any = problem.simulator
-    device = simulator.cost.cluster.device
+    cluster: Cluster = simulator.cost.cluster
+    device = cluster.device
+    node_sizes(cluster)
     if device.platform in (None, *target.platforms):
         return
     raise LaunchError(

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import (
     MODEL,
+    SIZES,
     WORKLOAD_FACTS,
     Cuts,
     Facts,
+    facts_given,
     model_facts,
     model_of,
     strategy_of,
 )
+from autotune.launch.nodes import stated_size
 from autotune.launch.rows import Options, shown, unset
 from autotune.launch.sources import LAUNCHER, Source, devices_of, program_of, read_source
 from autotune.launch.target import TARGETS, Note, Target
@@ -61,6 +64,12 @@ class Reading:
     not_modelled: tuple[Note, ...]
 
     @property
+    def per_node(self) -> int | None:
+        """The devices of every node, where the file says so."""
+        nodes, each = self.options.get("--nnodes", 1), self.options.get("--nproc-per-node")
+        return stated_size(nodes, each, self.facts["devices"])
+
+    @property
     def cuts(self) -> Cuts | None:
         """The layers of every stage, where the file says so."""
         return self.facts.get("cuts")
@@ -86,7 +95,7 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
     _check_set(source, target, options)
     noted = tuple(_not_modelled(source, target, options, stated.ignored))
     known = _known(source, options, stated)
-    facts = target.table.read(options, known)
+    facts = _facts(target, options, known)
     strategy = strategy_of(facts)
     name, loaded, dropout = _model(source, target, facts, stated)
     return Reading(
@@ -98,7 +107,11 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
         model=name,
         source=loaded,
         dropout=dropout,
-        not_modelled=(*noted, *target.assumed(options, facts)),
+        not_modelled=(
+            *noted,
+            *_other_model(target, options, facts),
+            *target.assumed(options, facts),
+        ),
     )
 
 
@@ -215,6 +228,30 @@ def _not_modelled(
             )
         if given not in (False, None, "false", "False"):
             yield Note(name, reason, given)
+
+
+def _facts(target: Target, options: Options, known: Facts) -> dict[str, Any]:
+    """What options state, beside what is known. Of a model that is given they need not say
+    anything: it may be one that they cannot state."""
+    given = facts_given(known["model_given"]) if "model_given" in known else {}
+    if not target.states_model:
+        given = {name: each for name, each in given.items() if name == f"{MODEL}layers"}
+    own = target.states_model and "model_given" in known
+    return target.table.read(options, {**given, **known}, without_model=own)
+
+
+def _other_model(target: Target, options: Options, facts: Facts) -> Iterable[Note]:
+    """Notes on sizes of a file's model that are others than those of the one that is given."""
+    if "model_given" not in facts:
+        return
+    stated = target.table.read_model(options)
+    if f"{MODEL}layers" not in facts:
+        return  # nobody knows its sizes
+    for name in (f"{MODEL}{size}" for size in SIZES):
+        if name in stated and stated[name] != facts.get(name):
+            row = next(each for each in target.table.rows if name in each.facts)
+            reason = f"--model says {facts.get(name, 'none')}, which is simulated"
+            yield Note(row.options[0], reason, stated[name])
 
 
 # --- the model ------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.launch.nodes import on_nodes
 from autotune.reports.quantities import described
 from distir.metrics import iteration_seconds, peak_memory_bytes, reserved_memory_bytes
 from distir.units import percent, short_bytes, short_seconds
@@ -33,7 +34,8 @@ def _launch_parts(done: Launched) -> Iterator[RenderableType]:
     yield Text(done.problem.title, style="bold")
     yield Text(described(done.strategy))
     yield Text(_cost("Simulated", done.problem, done.simulated))
-    yield Text(_cost(f"As {target.name} runs it", done.problem, done.as_run))
+    lead = f"As {target.name} runs it{_nodes(done.problem, done.as_run_settings)}"
+    yield Text(_cost(lead, done.problem, done.as_run))
     yield Text("")
     yield Text(f"For {target.label}, files {', '.join(done.emission.files.files)}:")
     yield Text(done.emission.files.command)
@@ -68,7 +70,9 @@ def _read_parts(
     yield from (Text(note) for note in problem.notes)
     yield Text(f"{reading.path} is for {target.label}: {described(reading.strategy)}")
     yield Text(_cost("Simulated", problem, simulated))
-    yield Text(_cost(f"As {target.name} runs it (stack {target.stack})", problem, as_run[0]))
+    result, settings = as_run
+    lead = f"As {target.name} runs it (stack {target.stack}){_nodes(problem, settings)}"
+    yield Text(_cost(lead, problem, result))
     yield from _notes("Not simulated", reading.not_modelled)
     if found is None:
         return
@@ -79,6 +83,16 @@ def _read_parts(
         yield Text(better_line(problem, simulated, each), style="green")
         for name, (now, then) in each.changes.items():
             yield Text(f"  {change_line(name, now, then)}")
+
+
+def _nodes(problem: Problem, settings: Mapping[str, Any]) -> str:
+    """The nodes of a launch, where they are not those that a plan fills."""
+    each: int | None = settings.get("devices_per_node")
+    if each is None:
+        return ""
+    simulator: Any = problem.simulator
+    cluster = simulator.cost.cluster
+    return f", on {on_nodes(cluster, each)} and not of {cluster.node_devices}"
 
 
 def _cost(lead: str, problem: Problem, result: Any) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from autotune.launch.errors import LaunchError
-from autotune.launch.facts import Facts
+from autotune.launch.errors import LaunchError, UnstatedError
+from autotune.launch.facts import MODEL, Facts
 from distir.errors import shown as brief
 
 Options: TypeAlias = Mapping[str, Any]
@@ -42,6 +42,11 @@ class Row:
     """The facts for these options, given those of the rows above."""
     unsaid: str = ""
     """What is shown where no option is written; by default that the first is at its default."""
+
+    @property
+    def of_model(self) -> bool:
+        """Whether it is about a model alone."""
+        return bool(self.facts) and all(name.startswith(MODEL) for name in self.facts)
 
 
 row = Row
@@ -144,7 +149,7 @@ def fixed(option: str, stated: Any) -> Row:
 
 def missing(option: str) -> LaunchError:
     """The error for an option that is needed and not stated."""
-    return LaunchError(f"{option} is not stated; state it by --set {option.lstrip('-')}=VALUE")
+    return UnstatedError(f"{option} is not stated; state it by --set {option.lstrip('-')}=VALUE")
 
 
 def typed(kind: type[Any], option: str, given: Any, least: int | None = None) -> Any:
@@ -274,12 +279,27 @@ class Table:
                 said[fact] = text or each.unsaid or f"{each.options[0]} (default)"
         return said
 
-    def read(self, options: Options, known: Facts) -> dict[str, Any]:
+    def read(
+        self, options: Options, known: Facts, *, without_model: bool = False
+    ) -> dict[str, Any]:
         """The facts that options state, beside what is `known` already, which rows may read and
-        which stays as it is."""
+        which stays as it is. `without_model`: what options state of a model is not read."""
         facts = dict(known)
         for each in self.rows:
-            facts |= {n: v for n, v in each.read(options, facts).items() if n not in known}
+            if not (without_model and each.of_model):
+                facts |= {n: v for n, v in each.read(options, facts).items() if n not in known}
+        return facts
+
+    def read_model(self, options: Options) -> dict[str, Any]:
+        """The facts of a model, if options state a whole one; else nothing. Raises `LaunchError`
+        for one that cannot be read."""
+        facts: dict[str, Any] = {}
+        try:
+            for each in self.rows:
+                if each.of_model:
+                    facts |= each.read(options, facts)
+        except UnstatedError:
+            return {}
         return facts
 
     def _stated(self, facts: Facts) -> Iterable[Row]:

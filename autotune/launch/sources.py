@@ -405,4 +405,25 @@ def devices_of(options: Mapping[str, Any]) -> int | None:
         return None
 
 
-__all__ = ["LAUNCHER", "Command", "Source", "devices_of", "program_of", "read_source", "shown"]
+def processes_of(count: object, machines: object) -> dict[str, Any]:
+    """The options of a launcher for so many processes on all machines together, as accelerate
+    states them: by machine where that is a number, else as if there were one machine."""
+    try:
+        each, rest = divmod(int(str(count)), int(str(machines)))
+    except (ValueError, ZeroDivisionError):
+        each = rest = 0
+    if rest or each < 1:
+        return {"--nproc-per-node": count}
+    return {"--nnodes": machines, "--nproc-per-node": each}
+
+
+__all__ = [
+    "LAUNCHER",
+    "Command",
+    "Source",
+    "devices_of",
+    "processes_of",
+    "program_of",
+    "read_source",
+    "shown",
+]

@@ -281,6 +281,21 @@ def _qwen3_moe(
     )
 
 
+def _gpt_oss(name: str, layers: int, experts: int) -> TransformerConfig:
+    """Without the sinks of attention, of which every head has one, and without the limit of its
+    activations."""
+    return replace(
+        _llama3(name, layers, 2880, 64, 2880),
+        head_dim=64,
+        vocabulary=201088,
+        rotary_base=150_000.0,
+        qkv_bias=True,
+        output_bias=True,
+        windows=(128, 0),
+        experts=Experts(count=experts, top_k=4, ffn=2880, biases=True),
+    )
+
+
 def _deepseek(
     name: str, layers: int, hidden: int, heads: int, ffn: int, query_rank: int, experts: Experts
 ) -> TransformerConfig:
@@ -304,6 +319,11 @@ _add(
     "Qwen Team 2025",
     _qwen3_moe("qwen3-30b-a3b", 48, 2048, 32, 4, 768),
     _qwen3_moe("qwen3-235b-a22b", 94, 4096, 64, 4, 1536),
+)
+_add(
+    "OpenAI 2025",
+    _gpt_oss("gpt-oss-20b", 24, 32),
+    _gpt_oss("gpt-oss-120b", 36, 128),
 )
 _add(
     "DeepSeek-AI 2024",

@@ -81,7 +81,12 @@ def test_a_published_config_gives_the_model_of_the_zoo(
 
 @pytest.mark.parametrize(
     ("content", "name"),
-    [(MIXTRAL, "mixtral-8x7b"), (QWEN3_MOE, "qwen3-30b-a3b"), (DEEPSEEK_V3, "deepseek-v3")],
+    [
+        (MIXTRAL, "mixtral-8x7b"),
+        (QWEN3_MOE, "qwen3-30b-a3b"),
+        (DEEPSEEK_V3, "deepseek-v3"),
+        (GPT_OSS, "gpt-oss-20b"),
+    ],
 )
 def test_a_published_config_gives_the_experts_of_the_zoo(
     tmp_path: Path, content: dict[str, Any], name: str
@@ -90,6 +95,7 @@ def test_a_published_config_gives_the_experts_of_the_zoo(
     assert isinstance(expected, TransformerConfig)
     found = read_config(write(tmp_path, content))
     assert (found.experts, found.latent) == (expected.experts, expected.latent)
+    assert found.windows == expected.windows
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ PUBLISHED_PARAMETERS = {
     "mixtral-8x22b": 140_620_634_112,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
+    "gpt-oss-20b": 20_914_757_184 - 24 * 64,  # without the sinks of heads
+    "gpt-oss-120b": 116_829_156_672 - 36 * 64,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_419_200,
@@ -103,6 +105,8 @@ PUBLISHED_ACTIVE_BILLIONS = {
     "mixtral-8x22b": 39.2,  # Mistral AI: 39B of 141B
     "qwen3-30b-a3b": 3.4,  # Qwen Team 2025: 3.3B, named A3B
     "qwen3-235b-a22b": 22.2,  # Qwen Team 2025: 22B
+    "gpt-oss-20b": 4.2,  # OpenAI 2025: 3.6B, which leaves one table of words out
+    "gpt-oss-120b": 5.7,  # OpenAI 2025: 5.1B, likewise
     "deepseek-v2-lite": 2.7,  # DeepSeek-AI 2024: 2.4B, which leaves one table of words out
     "deepseek-v2": 21.4,  # DeepSeek-AI 2024: 21B
     "deepseek-v3": 37.6,  # DeepSeek-AI 2024: 37B
@@ -129,7 +133,7 @@ def test_flops_of_a_mixture_are_those_of_the_active_parameters(length: int) -> N
     assert workload.forward_flops_per_sample == pytest.approx(expected, rel=1e-12)
 
 
-GPT_NAMES = [e.name for e in ZOO if e.name.startswith(("gpt", "megatron"))]
+GPT_NAMES = [e.name for e in ZOO if e.name.startswith(("gpt2", "gpt3", "megatron"))]
 
 
 @pytest.mark.parametrize("name", GPT_NAMES)

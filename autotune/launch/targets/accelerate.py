@@ -32,6 +32,7 @@ from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_yaml, flattened
 from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed, value, words
 from autotune.launch.scripts import header, one_line, script
+from autotune.launch.sources import processes_of
 from autotune.launch.target import Files, Note, Target, add_target
 from distir.strategy import PLACEMENT
 
@@ -342,9 +343,8 @@ def _stated_by(starter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_devices(options: dict[str, Any]) -> dict[str, Any]:
-    count = options.pop("num_processes", None)
-    options.pop("num_machines", None)
-    return options if count in (None, -1) else {**options, "--nproc-per-node": count}
+    count, machines = options.pop("num_processes", None), options.pop("num_machines", 1)
+    return options if count in (None, -1) else {**options, **processes_of(count, machines)}
 
 
 KNOWN = known_options("accelerate")

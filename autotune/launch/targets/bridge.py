@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.errors import LaunchError
-from autotune.launch.facts import MODEL, Facts, Launch, model_facts
+from autotune.launch.facts import MODEL, Facts, Launch, facts_given
 from autotune.launch.known import known_options
 from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed
 from autotune.launch.scripts import header, one_line, script, torchrun
@@ -26,8 +26,6 @@ from autotune.launch.targets.megatron import (
 )
 from autotune.launch.targets.megatron_core import LIMITS, approximations
 from distir.factoring import EXPERT_ORDERS
-from distir.models.transformer import TransformerConfig
-from distir.models.zoo import find_model
 
 if TYPE_CHECKING:
     from autotune.launch.sources import Source
@@ -171,24 +169,18 @@ def _read_recipe(options: Options, facts: Facts) -> Facts:
     recipe = str(options.get("--recipe", ""))
     for name, known in RECIPES.items():
         if known == recipe:
-            return {"zoo": name, "model_source": name, **_of_model(find_model(name))}
+            return {"zoo": name, "model_source": name, **_of_model(facts_given(name))}
     given = facts.get("model_given")
     if given is None:
         raise LaunchError(
             f"--recipe {shown(recipe)} is none that is known; state the model by --model"
         )
-    from distir import load_model
-
-    config = load_model(given).config
-    return {"zoo": given, **_of_model(config)}
+    return {"zoo": given, **_of_model(facts_given(given))}
 
 
-def _of_model(config: object) -> Facts:
+def _of_model(known: Facts) -> Facts:
     """What is to be known of a model that a recipe makes."""
-    if not isinstance(config, TransformerConfig):
-        return {LAYERS: getattr(config, "layers", 0)}
-    known = model_facts(config)
-    return {name: known[name] for name in (LAYERS, *DROPOUT)}
+    return {name: known[name] for name in (LAYERS, *DROPOUT) if name in known}
 
 
 DROPOUT = {

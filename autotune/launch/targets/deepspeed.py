@@ -27,6 +27,7 @@ from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_json, flattened
 from autotune.launch.rows import AUTO, Options, Row, Table, row, shown, truth, typed, value
 from autotune.launch.scripts import header, one_line, script
+from autotune.launch.sources import processes_of
 from autotune.launch.target import Files, Note, Target, add_target
 from distir.strategy import PLACEMENT
 
@@ -454,8 +455,11 @@ def _of_accelerate(source: Source, config: Source, said: Mapping[str, Any]) -> O
     file |= _unknown_of_accelerate(table, section)
     file |= {n: n == f"{precision}.enabled" for n in _TRAINER if file.get(n) == AUTO and "." in n}
     found = _with_script(file, said)
-    count = said.get("--num-processes", said.get("--num_processes", table.get("num_processes")))
-    return found if count is None else {**found, "--nproc-per-node": count}
+    count, machines = (
+        said.get(f"--num-{name}", said.get(f"--num_{name}", table.get(f"num_{name}")))
+        for name in ("processes", "machines")
+    )
+    return found if count is None else {**found, **processes_of(count, machines)}
 
 
 KNOWN = known_options("deepspeed")

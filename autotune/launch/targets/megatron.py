@@ -166,10 +166,11 @@ def _write_pipeline(facts: Facts) -> Options:
 def _read_pipeline(options: Options, facts: Facts) -> Facts:
     at_most_one("Megatron-LM", options, (_LAYOUT, _CHUNKS, _CHUNK_LAYERS))
     pp = facts["pp"]
-    cuts = _read_cuts(options, pp, facts[LAYERS])
-    chunks, rest = divmod(len(cuts.layers), pp)
+    cuts = _read_cuts(options, pp, facts[LAYERS]) if LAYERS in facts else None
+    stages = pp * _stated_chunks(options) if cuts is None else len(cuts.layers)
+    chunks, rest = divmod(stages, pp)
     if rest:
-        raise LaunchError(f"{len(cuts.layers)} stages do not divide by pp = {pp}")
+        raise LaunchError(f"{stages} stages do not divide by pp = {pp}")
     if pp == 1 and chunks > 1:
         raise LaunchError(f"{chunks} stages on one pipeline rank: interleaved stages need pp > 1")
     if chunks > 1:
@@ -219,6 +220,18 @@ def _read_cuts(options: Options, pp: int, layers: int) -> Cuts:
     counts[0] -= front
     counts[-1] -= back
     return Cuts(tuple(counts))
+
+
+def _stated_chunks(options: Options) -> int:
+    """The chunks that options state where nobody knows the layers of a model. Raises `LaunchError`
+    if they state them by layers."""
+    for name in (_LAYOUT, _CHUNK_LAYERS, _FIRST, _LAST):
+        if name in options:
+            raise LaunchError(
+                f"{name} counts layers, and those of the model are not known; state stages by "
+                f"{_CHUNKS}, or leave it out"
+            )
+    return typed(int, _CHUNKS, options.get(_CHUNKS, 1), 1)
 
 
 def _chunks(options: Options, pp: int, layers: int) -> int:
@@ -342,6 +355,8 @@ def _recomputed_layers(options: Options) -> int:
 def recomputes_more(options: Options, facts: Facts) -> Iterator[Note]:
     """What to know where more layers are to be recomputed than the model has."""
     if facts["recompute"] != "full" or options.get("--recompute-method") != "block":
+        return
+    if LAYERS not in facts:
         return
     count, layers = _recomputed_layers(options), facts[LAYERS]
     if count > layers:
@@ -521,16 +536,15 @@ def _missing(facts: Facts) -> Iterator[Note]:
     yield Note("tokenizer", "--tokenizer-type and --tokenizer-model; its size must be --vocab-size")
     yield Note("training", "--train-iters, --lr, --save: learning and checkpoints")
     if LAYERS not in facts:
-        yield Note(
-            "model", "the model is no transformer of Megatron-LM: only parallelism is stated"
-        )
+        yield Note("model", "--num-layers, --hidden-size and the other sizes of the model")
     elif names := unstated(facts):
         yield Note("model", f"Megatron-LM has no option for {', '.join(names)} of the model")
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     vocabulary: int | None = facts.get(f"{MODEL}vocabulary")
-    if vocabulary is not None and "--vocab-size" not in options:
+    given = "model_given" in facts
+    if vocabulary is not None and "--vocab-size" not in options and not given:
         reason = f"its {vocabulary:,} tokens are assumed; state others by --set vocab-size=N"
         yield Note("--tokenizer-type", reason, options.get("--tokenizer-type", "GPT2BPETokenizer"))
     overlaps = truth("--overlap-grad-reduce", options.get("--overlap-grad-reduce", False))

@@ -332,7 +332,8 @@ def _read(source: Source) -> Options | None:
             f"make {needed}; nanotron refuses that: state one of them otherwise"
         )
     others = {n: v for n, v in said.items() if n not in LAUNCHER and n != "--config-file"}
-    return {**found, **others}
+    nodes = {n: v for n, v in said.items() if n in ("--nnodes", "--nproc-per-node")}
+    return {**found, **others, **(nodes if started is not None else {})}
 
 
 def _with_devices(options: dict[str, Any]) -> dict[str, Any]:

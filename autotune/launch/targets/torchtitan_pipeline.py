@@ -59,6 +59,11 @@ def _write_pipeline(facts: Facts) -> Options:
         )
     if cuts is not None:
         said[_PARTS] = model_parts(cuts)
+    elif facts["chunks"] != _usual_chunks(name):
+        raise LaunchError(
+            f"chunks = {facts['chunks']} cannot be stated: torchtitan counts layers, and those of "
+            f"the model are not known; with {name} a rank has {_usual_chunks(name)}"
+        )
     return said
 
 
@@ -88,10 +93,12 @@ def _read_pipeline(options: Options, facts: Facts) -> Facts:
     name = str(options.get(_SCHEDULE, usual)).lower()
     if name not in _OURS:
         raise LaunchError(f"{_SCHEDULE} is {shown(name)}; what is understood is {_names()}")
-    cuts = _read_cuts(options, facts, 1 if _OURS[name] in SINGLE else 2)
-    chunks, rest = divmod(len(cuts.layers), pp)
+    per_rank = _usual_chunks(name)
+    cuts = _read_cuts(options, facts, per_rank)
+    stages = pp * per_rank if cuts is None else len(cuts.layers)
+    chunks, rest = divmod(stages, pp)
     if rest or not chunks:
-        raise LaunchError(f"{len(cuts.layers)} stages do not divide by pp = {pp}")
+        raise LaunchError(f"{stages} stages do not divide by pp = {pp}")
     schedule = _OURS[name]
     if options.get("schedule"):
         schedule = find_schedule(str(options["schedule"])).name
@@ -116,15 +123,23 @@ def _names() -> str:
     return ", ".join([*SINGLE.values(), *_MULTI.values()])
 
 
-def _read_cuts(options: Options, facts: Facts, stages_per_rank: int) -> Cuts:
-    """The layers of all stages: as they are listed, or as torchtitan finds them by itself."""
+def _usual_chunks(schedule: str) -> int:
+    """The stages of a rank if nobody says."""
+    return 1 if _OURS[schedule.lower()] in SINGLE else 2
+
+
+def _read_cuts(options: Options, facts: Facts, stages_per_rank: int) -> Cuts | None:
+    """The layers of all stages: as they are listed, or as torchtitan finds them by itself; None for
+    a model that is given and whose layers are not known."""
     listed = options.get(_PARTS)
     if listed is not None:
         parts = [listed] if isinstance(listed, str) else list(listed)
         return Cuts(tuple(sum(m.startswith("layers.") for m in p.split(",")) for p in parts))
-    if not facts["zoo"]:
+    layers = _layers(facts)
+    if layers is None and "model_given" in facts and _LAYERS not in options:
+        return None
+    if layers is None:
         raise LaunchError(f"{_PARTS} is not stated; it says which layers each stage has")
-    layers: int = getattr(find_model(facts["zoo"]), "layers", 0)
     first, last = (typed(int, name, options.get(name, 1)) for name in _LESS)
     weight = layers + first + last
     stages = facts["pp"] * stages_per_rank
@@ -138,6 +153,13 @@ def _read_cuts(options: Options, facts: Facts, stages_per_rank: int) -> Cuts:
     counts[0] -= first
     counts[-1] -= last
     return Cuts(tuple(counts))
+
+
+def _layers(facts: Facts) -> int | None:
+    """The layers of the model; None where they are not known."""
+    if facts["zoo"]:
+        return getattr(find_model(facts["zoo"]), "layers", 0)
+    return facts.get(f"{MODEL}layers")
 
 
 PIPELINE_ROWS: tuple[Row, ...] = (
