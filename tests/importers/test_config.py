@@ -27,6 +27,7 @@ from tests.importers.published_configs import (
     GEMMA2,
     GLM4_MOE,
     GPT2,
+    GPT_OSS,
     GPTJ,
     LLAMA3,
     LLAMA4,

@@ -533,7 +533,10 @@ def test_a_name_says_what_no_column_does() -> None:
     assert config.experts == replace(known.experts, count=8, top_k=2, ffn=1024)  # type: ignore[type-var]
     assert config.layers == 4
     assert case(**stated, kv_heads="2", model="Qwen3 MoE 30B").model.config.depth == 128
-    assert reason(**stated, model="GPT OSS 120B") == "attention in windows"
+    windows = case(**stated, kv_heads="2", model="GPT OSS 120B", notes="sliding-window attention")
+    assert windows.model.config.windows == (128, 0)
+    assert reason(**stated, kv_heads="2", model="Llama 4") == "attention in windows"
+    assert reason(notes="sliding-window attention") == "attention in windows"
 
 
 @pytest.mark.parametrize(
