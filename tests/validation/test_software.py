@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.validation.software import known_software
+from autotune.validation.rows import MeasuredRow
+from autotune.validation.software import facts_of, known_software
 from tests.validation.rows import case
 
 SHARDS_NORMS = {
@@ -42,3 +43,40 @@ def test_what_software_assumes_of_its_own_has_a_reason() -> None:
     for software in known_software():
         if software.assumes.get("sequence_parallel"):
             assert software.because["sequence_parallel"]
+
+
+@pytest.mark.parametrize("software", ["FlagScale.git@ed55532", "FlagScale@6fc099c (Megatron)"])
+@pytest.mark.parametrize("hardware", ["NVIDIA_A800-SXM4-80GB", "H100"])
+def test_flagscale_is_megatron(software: str, hardware: str) -> None:
+    found = case(software=software, hardware=hardware)
+    assert found.software.name == "FlagScale, a fork of Megatron-LM"
+    assert (found.software.stack, found.model.attention) == ("megatron", "fused")
+    assert found.software_known
+    assert not found.stack_fields["overlaps_activations"]
+
+
+def test_mixtures_with_flagscale_are_those_of_megatron() -> None:
+    of_experts = {"num_experts": "8", "moe_topk": "2", "ep": "2"}
+    flagscale, megatron = (case(software=name, **of_experts) for name in ("FlagScale", "Megatron"))
+    assert flagscale.software == megatron.software
+    assert flagscale.facts == megatron.facts
+
+
+def overlaps(notes: str, experts: str = "64") -> bool | None:
+    """What the notes of a row say of overlapping exchanges of experts."""
+    facts = facts_of(MeasuredRow(1, {"notes": notes, "num_experts": experts}))
+    return next((fact.value for fact in facts if fact.name == "overlaps_exchanges"), None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["1f1b overlap", "1F1B A2A overlap", "EP A2A overlap", "A2A_1F1B", "combined 1F1B"],
+)
+def test_overlap_of_exchanges_has_many_names(name: str) -> None:
+    assert overlaps(f"moe_dev; +{name}") is True
+    assert overlaps(f"without {name}") is False
+
+
+def test_a_schedule_is_no_overlap_and_a_dense_model_has_no_exchanges() -> None:
+    assert overlaps("1F1B, overlap of gradients") is None
+    assert overlaps("1f1b overlap", experts="") is None
