@@ -64,7 +64,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     cluster = distir.load_cluster(arguments.cluster, processes)
     stack = load_stack(arguments.stack)
     simulated = distir.Simulator(plan.workload, cluster, stack).simulate_plan(plan).metrics
-    computing = computing_on(arguments.on, local)
+    computing = computing_on(arguments.on, local, tf32=plan.workload.precision == "tf32")
     messenger = Messenger(process, processes, carriers=carriers_on(arguments.on))
     messenger.clock = clock_of(arguments.on)
     messenger.join("env://", arguments.deadline)

@@ -200,14 +200,14 @@ def _read(lines: Sequence[str]) -> Plan:
         strategy.microbatches,
     ):
         raise StrategyError("the plan is damaged: its schedule is for another strategy")
-    narrow = any(f"{workload.types.product}[" in line for line in lines[end + 1 :])
+    narrow = any(f"{workload.types.cast}[" in line for line in lines[end + 1 :])
     chosen = any(line.startswith("recomputed ") for line in lines[:begin])
     recomputed = _json(lines, "recomputed") if chosen else ()
     planner = Planner(
         workload,
         fuse=fuse,
         narrow=narrow,
-        token_passes=_token_passes(lines[end + 1 :], str(workload.types.product)),
+        token_passes=_token_passes(lines[end + 1 :], str(workload.types.cast)),
         loss_copies=_loss_copies(lines),
     )
     plan = planner.plan(strategy, _json(lines, "cuts"), recomputed)

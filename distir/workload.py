@@ -37,13 +37,17 @@ from distir.transforms.lower import without_dropout
 Mode = Literal["training", "inference"]
 
 
+TF32 = "tf32"
+"""The type in which matrix units multiply fp32: its range, with ten bits of its fraction."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """Element types of a step.
 
     Values are kept in `compute`, and products run in it, unless `product` names a narrower type
-    that their operands are cast to on devices that have it. The optimizer updates the `master`
-    copy of parameters, or, without one, the parameters themselves.
+    in which they run on devices that have it. The optimizer updates the `master` copy of
+    parameters, or, without one, the parameters themselves.
     """
 
     name: str
@@ -56,6 +60,12 @@ class Precision:
     accumulated ones."""
 
     @property
+    def cast(self) -> str | None:
+        """The type that operands of products are cast to, so that what only products read is kept
+        in it. None in TF32: matrix units read fp32 and round it as they do."""
+        return None if self.product == TF32 else self.product
+
+    @property
     def gradient_bytes(self) -> int:
         """Bytes per element that the gradient of a parameter takes for the whole step."""
         return self.gradient.itemsize + (self.compute.itemsize if self.keeps_computed else 0)
@@ -63,6 +73,9 @@ class Precision:
 
 PRECISIONS = {
     "fp32": Precision(name="fp32", compute=DType.FLOAT32, gradient=DType.FLOAT32, master=None),
+    "tf32": Precision(
+        name="tf32", compute=DType.FLOAT32, gradient=DType.FLOAT32, master=None, product=TF32
+    ),
     "fp16": Precision(
         name="fp16", compute=DType.FLOAT16, gradient=DType.FLOAT16, master=DType.FLOAT32
     ),

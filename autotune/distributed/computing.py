@@ -29,15 +29,21 @@ WHERE: tuple[Where, ...] = get_args(Where)
 @dataclass(slots=True)
 class TensorComputing:
     """PyTorch on a device, in the types of the plan, with PyTorch's random numbers for dropout;
-    `exact` has all real numbers in float64, and the random numbers of the ops."""
+    `exact` has all real numbers in float64, and the random numbers of the ops. `tf32`: GPUs
+    multiply fp32 in TF32."""
 
     device: str
     exact: bool = False
+    tf32: bool = False
     _torch: Any = field(default_factory=load_torch)
     _dtypes: dict[DType, Any] = field(default_factory=dict[DType, Any])
 
     def __post_init__(self) -> None:
         torch = self._torch
+        if self.device != "cpu":
+            # PyTorch's own defaults are fp32 for products and TF32 for convolutions.
+            torch.backends.cuda.matmul.allow_tf32 = self.tf32
+            torch.backends.cudnn.allow_tf32 = self.tf32
         self._dtypes.update(
             {
                 DType.FLOAT64: torch.float64,
@@ -58,7 +64,7 @@ class TensorComputing:
         if dtype.is_float and dtype not in self._dtypes:
             raise DistirError(
                 f"PyTorch does not compute in {dtype.short_name}; expected a precision of fp32, "
-                "bf16 or fp16"
+                "tf32, bf16 or fp16"
             )
         return self._dtypes.get(dtype, self._torch.int64)
 
@@ -93,14 +99,16 @@ class TensorComputing:
         return [self.held(each, dtype) for each, dtype in zip(made, dtypes, strict=True)]
 
 
-def computing_on(where: Where, process: int = 0, *, exact: bool = False) -> Computing:
+def computing_on(
+    where: Where, process: int = 0, *, exact: bool = False, tf32: bool = False
+) -> Computing:
     """What computes there, for a process of this machine, with `exact` in float64. Every process on
-    GPUs has one of its own."""
+    GPUs has one of its own, which multiplies fp32 in TF32 if asked to."""
     if where == "numpy":
         return NUMPY
     if where == "cuda":
         load_torch().cuda.set_device(process)
-        return TensorComputing(f"cuda:{process}", exact)
+        return TensorComputing(f"cuda:{process}", exact, tf32)
     return TensorComputing(where, exact)
 
 

@@ -121,7 +121,8 @@ def measure_locally(
     check_devices(where, processes)
 
     def work(member: Member) -> ProcessTimes:
-        computing = computing_on(where, member.process)
+        tf32 = plan.workload.precision == "tf32"
+        computing = computing_on(where, member.process, tf32=tf32)
         messenger = Messenger(member.process, member.processes, member.note, carriers_on(where))
         messenger.clock = clock_of(where)
         messenger.join(member.store, deadline_seconds)

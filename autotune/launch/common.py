@@ -13,6 +13,14 @@ from distir.rules import WorkloadFacts
 from distir.strategy import PLACEMENT, Strategy
 
 
+def no_tf32(framework: str) -> LaunchError:
+    """That a framework leaves to the training script whether PyTorch multiplies in TF32."""
+    return LaunchError(
+        f"precision = tf32 is no option of {framework}: the training script says it "
+        '(torch.set_float32_matmul_precision("high"))'
+    )
+
+
 def _training(workload: WorkloadFacts) -> str | None:
     return None if workload.mode == "training" else "only training is launched"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -12,7 +13,7 @@ from autotune.validation.words import read_data
 from distir.cost import Cluster, load_cluster
 from distir.errors import DistirError
 
-__all__ = ["Hardware", "hardware_family", "hardware_of"]
+__all__ = ["Hardware", "hardware_family", "hardware_of", "hardware_words"]
 
 _RATE = re.compile(
     r"(?:(?P<times>\d+) ?x ?)?(?:[a-z][\w -]*? )??"
@@ -38,9 +39,9 @@ def hardware_of(row: MeasuredRow) -> Hardware:
     text = row.text("hardware")
     if not text:
         raise UnusableRowError("hardware not stated")
-    if text.lower().endswith(".toml"):
+    if _names_file(text):
         return _own_hardware(row, text)
-    entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)
+    entry = _entry(text, row.count("gpus_per_node"))
     if entry is None:
         raise UnusableRowError(
             "hardware is not known", f"{text}; a cluster file (.toml) may be named in its place"
@@ -74,6 +75,34 @@ def hardware_of(row: MeasuredRow) -> Hardware:
     except DistirError as error:
         raise UnusableRowError("hardware cannot hold the devices", str(error)) from error
     return Hardware(made, entry["family"], tuple(assumptions))
+
+
+def hardware_words(row: MeasuredRow) -> str:
+    """What a row says of its hardware, with the name of the device where it names a file of a
+    cluster: what software does may hang on the device."""
+    text = row.text("hardware")
+    if not _names_file(text):
+        return text
+    try:
+        return f"{text}; {_cluster(text).device.name}"
+    except DistirError:  # `hardware_of` says why the file cannot be read
+        return text
+
+
+def _names_file(text: str) -> bool:
+    return text.lower().endswith(".toml")
+
+
+def _entry(text: str, node: int | None) -> Mapping[str, Any] | None:
+    """The first entry that means a text and nodes of so many devices; None: not stated."""
+    return next((each for each in _known() if _means(each, text, node)), None)
+
+
+def _means(entry: Mapping[str, Any], text: str, node: int | None) -> bool:
+    at_most = entry.get("per_node_at_most")
+    if at_most is not None and (node is None or node > at_most):
+        return False
+    return re.search(entry["pattern"], text, re.IGNORECASE) is not None
 
 
 def _own_hardware(row: MeasuredRow, file: str) -> Hardware:
@@ -124,5 +153,5 @@ def _cluster(name: str) -> Cluster:
 def hardware_family(row: MeasuredRow) -> str:
     """The family of a row's devices, or the text where it is not known."""
     text = row.text("hardware")
-    entry = next((e for e in _known() if re.search(e["pattern"], text, re.IGNORECASE)), None)
+    entry = _entry(text, None)  # nodes of any size have one family
     return entry.get("family", text) if entry else text or "not stated"

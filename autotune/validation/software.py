@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from autotune.validation.hardware import hardware_words
 from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import read_data
 
@@ -58,7 +59,7 @@ class Software:
 
     def fits(self, row: MeasuredRow) -> bool:
         """Whether the row says nothing against this software."""
-        return all(pattern.search(row.text(column)) for column, pattern in self.where.items())
+        return _found_in_columns(row, self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class StatedFact:
 
     def stated_by(self, row: MeasuredRow, said: str) -> StatedFact | None:
         """The fact as the row states it, which says all this in words; None if it does not."""
-        if not all(own.search(row.text(column)) for column, own in self.where.items()):
+        if not _found_in_columns(row, self.where):
             return None
         mentions = list(self.pattern.finditer(said))
         if not mentions:
@@ -85,6 +86,12 @@ class StatedFact:
         if self.denied is None or not all(is_denied(said, found) for found in mentions):
             return self
         return None if self.denied == NOTHING else replace(self, value=self.denied)
+
+
+def _found_in_columns(row: MeasuredRow, where: Mapping[str, re.Pattern[str]]) -> bool:
+    """Whether every pattern is found in its column. The hardware is also what a file is named."""
+    said = {"hardware": hardware_words(row)} if "hardware" in where else {}
+    return all(own.search(said.get(column, row.text(column))) for column, own in where.items())
 
 
 NOTHING = "nothing"

@@ -37,6 +37,10 @@ ALIGNMENT = 8
 """The number of slots is a multiple of this, the rows of a tile of the matrix units, or of the
 largest common divisor with the sequence length."""
 
+ROUNDING = 32
+"""Slots are rounded up by less than this part of them, one in so many, to divide by as many devices
+as the sequence does: then as many may split it."""
+
 
 @register_op("TopKMask")
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ def num_slots(sequence: int, experts: int, top_k: int, imbalance: float = 1.0) -
     imbalance (tokens of the fullest expert over the mean), rounded up; at most one per token."""
     share = Fraction(sequence * top_k, experts) * Fraction(imbalance)
     step = math.gcd(sequence, ALIGNMENT)
+    while sequence % (2 * step) == 0 and 2 * step * ROUNDING <= share:
+        step *= 2
     return min(sequence, step * math.ceil(max(share, LEAST_CAPACITY) / step))
 
 

@@ -58,7 +58,7 @@ def instantiate_block(
     """
     step, mesh = placed.step, placed.mesh
     if step not in sizes.of_steps:
-        sizes.of_steps[step] = _of_step(sizes, step, types.product if narrow else None)
+        sizes.of_steps[step] = _of_step(sizes, step, types.cast if narrow else None)
     sizes = sizes.of_steps[step]
     dims = step.axes.dims
     unsharded = {v: layout_at(stored[v], dims[v]) for v in step.block.parameters}
@@ -71,7 +71,7 @@ def instantiate_block(
     rests_on_host = "parameters" in offloads
     given, gathers = _gathers(placed, kept, everything=rests_on_host)
     forward_gathers, gathered = _gathered(making, gathers, placed.forward, from_host=rests_on_host)
-    product = DType.parse(types.product) if narrow and types.product is not None else None
+    product = DType.parse(types.cast) if narrow and types.cast is not None else None
     forward, backward_gathers = making.nodes(placed.forward), ()
     saved = [making.value(local) for local in placed.saved]
     forward = with_token_passes(forward, saved, token_passes, product)

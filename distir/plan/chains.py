@@ -241,7 +241,7 @@ class ChainPlacer:
         if key not in self._steps:
             blocks = self._program.blocks
             block = blocks.blocks[first]
-            narrow = self._narrow and self._types.product is not None
+            narrow = self._narrow and self._types.cast is not None
             step = build_step(
                 blocks,
                 block,

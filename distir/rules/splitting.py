@@ -61,7 +61,10 @@ def sequence_divides(
     if not lengths:
         return f"{asked} splits the sequence, but the model has no sequence"
     length = next((each for each in lengths if each % pieces), None)
-    return None if length is None else f"the sequence ({length}) does not divide by {asked}"
+    if length is None:
+        return None
+    along = "the sequence" if length == max(lengths) else "what runs along the sequence"
+    return f"{along} ({length}) does not divide by {asked}"
 
 
 def shares_to_try(workload: WorkloadFacts, sequence_parallel: bool) -> Advice:

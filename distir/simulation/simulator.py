@@ -33,7 +33,7 @@ from distir.simulation.cutting.refine import KnownCuts, order_of
 from distir.simulation.many.batch import simulate_many
 from distir.simulation.pipeline.one import PipelineTime, run_pipeline
 from distir.simulation.pricing.chains import PassCost
-from distir.simulation.pricing.instructions import Pricing, narrower_products
+from distir.simulation.pricing.instructions import Pricing, casts_operands
 from distir.simulation.pricing.memory import ChainMemory
 from distir.simulation.pricing.repeats import repeated_blocks
 from distir.simulation.pricing.stage_cost import (
@@ -68,7 +68,7 @@ def planner_facts(workload: Workload, cluster: Cluster, stack: SoftwareStack) ->
     """How plans of a workload are made for a cluster and a software stack."""
     return {
         "fuse": stack.fuses_elementwise,
-        "narrow": narrower_products(workload, cluster.device) is not None,
+        "narrow": casts_operands(workload, cluster.device),
         "token_passes": TokenPasses(
             sorts=stack.sorts_tokens and not stack.sends_copies_once,
             pads=stack.pads_experts,

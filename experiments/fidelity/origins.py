@@ -28,6 +28,7 @@ CODE: Sequence[tuple[str, str]] = (
     ("distir/ops/linalg.py", "ALIGNMENT_BYTES"),
     ("distir/ops/routing.py", "LEAST_CAPACITY"),
     ("distir/ops/routing.py", "ALIGNMENT"),
+    ("distir/ops/routing.py", "ROUNDING"),
     ("autotune/calibration/fit.py", "SCALE"),
     ("autotune/calibration/fit.py", "ROWS_PER_SOURCE"),
     ("autotune/calibration/calibrate.py", "IDENTIFIED"),

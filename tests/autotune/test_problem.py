@@ -48,6 +48,8 @@ def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
         ),
         ("dgx2-v100", "fp8", "no fp8: products run in fp32, at up to 15.7 TFLOP/s"),
         ("dgx-a100", "fp8", "no fp8: products run in bf16, at up to 312 TFLOP/s"),
+        ("dgx2-v100", "tf32", "no tf32: products run in fp32, at up to 15.7 TFLOP/s"),
+        ("dgx-a100", "tf32", None),
         ("dgx2-v100", "fp16", None),
         ("dgx2-v100", "fp32", None),
         ("dgx-a100", "bf16", None),

@@ -110,3 +110,18 @@ def test_dropout_keeps_the_fraction_that_it_says_and_the_same_one_again() -> Non
     assert mask.mean() == pytest.approx(0.7, abs=0.02)
     np.testing.assert_allclose(result, mask / 0.7, rtol=1e-6)
     assert (mask == again).all()
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_gpus_multiply_fp32_in_tf32_if_asked_to_and_not_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tf32: bool
+) -> None:
+    from autotune.distributed.backend import load_torch
+    from autotune.distributed.computing import TensorComputing
+
+    torch = load_torch()
+    for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        monkeypatch.setattr(backend, "allow_tf32", not tf32)
+    TensorComputing("cuda:0", tf32=tf32)
+    assert torch.backends.cuda.matmul.allow_tf32 == tf32
+    assert torch.backends.cudnn.allow_tf32 == tf32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,9 @@ from distir.execute.verify import (
 from distir.importers.load import LoadedModel
 from distir.ir import Builder, DType, Function
 from distir.ir.core import Array
+from distir.models.experts import Experts
 from distir.models.layers import linear
+from distir.models.transformer import llama_config
 from distir.ops.activations import Relu
 from distir.ops.arithmetic import Exp, Mul, Sin
 from distir.ops.collective import AllReduce
@@ -443,3 +445,29 @@ def test_an_op_that_is_not_what_it_says_is_named_in_one_line(op: Unary, says: st
     with pytest.raises(TransformError, match=says) as caught:
         evaluate(function, [np.ones((4, 3))])
     assert "\n" not in str(caught.value)
+
+
+def test_devices_that_split_a_sequence_split_the_slots_of_experts_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Experts have 583.68 rows of a sequence of 1,024, which as 584 would not divide by 16; no
+    token is dropped, or kept, for being split."""
+    dense = llama_config(
+        "mixture",
+        layers=1,
+        hidden=8,
+        heads=4,
+        kv_heads=4,
+        ffn=4,
+        vocabulary=16,
+        sequence_length=1024,
+    )
+    config = replace(dense, experts=Experts(count=4, top_k=2, ffn=4, imbalance=1.14))
+    workload = Workload(model=LoadedModel(config.name, config.build(2, 1024)), batch_size=2)
+
+    def whole(self: Verifier, strategy: Strategy) -> Workload:
+        return workload
+
+    monkeypatch.setattr(Verifier, "small", whole)
+    assert workload.sequence_lengths == (1024, 592)
+    assert verify(workload, Strategy(cp=4, tp=4, sequence_parallel=True)).passed

@@ -74,6 +74,8 @@ def test_zero_shares_what_tp_leaves_on_a_device(planner: Planner) -> None:
         ("fp32", "compute", "sgd", 4 + 4),
         ("fp32", "compute", "momentum", 4 + 4 + 4),
         ("fp32", "compute", "adam", 4 + 4 + 8),
+        ("tf32", "compute", "adam", 4 + 4 + 8),
+        ("tf32", "both", "adam", 4 + 4 + 8),
         ("bf16", "compute", "sgd", 2 + 2 + 4),
         ("bf16", "compute", "momentum", 2 + 2 + 4 + 4),
         ("bf16", "compute", "adam", 2 + 2 + 4 + 8),

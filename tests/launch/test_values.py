@@ -153,6 +153,33 @@ def test_without_zero_gradients_are_added_up_as_they_are_computed(tmp_path: Path
         )
 
 
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan", "bridge", "nanotron"])
+def test_frameworks_without_an_option_for_tf32_refuse_it_in_one_line(
+    tmp_path: Path, name: str
+) -> None:
+    problem = load_problem("llama3.2-1b", "dgx-a100", devices=2, precision="tf32")
+    with pytest.raises(LaunchError, match="precision = tf32 is no") as refused:
+        read_back(TARGETS.get(name), launch_with(problem, Strategy(dp=2)), tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_megatron_multiplies_fp32_in_tf32(tmp_path: Path, precision: str) -> None:
+    """So do the layers of Transformer Engine, which are its default (cublaslt_gemm.cu)."""
+    problem = load_problem("llama3.2-1b", "dgx-a100", devices=2, precision=precision)
+    target, launch = TARGETS.get("megatron"), launch_with(problem, Strategy(dp=2))
+    reading = read_back(target, launch, tmp_path)
+    assert reading.facts["precision"] == "tf32"
+    told = precision == "fp32"
+    assert target.as_run(launch.facts) == ({"precision": "tf32"} if told else {})
+    assert ("precision" in {note.what for note in target.approximated(launch.facts)}) == told
+
+
+def test_megatron_s_own_layers_multiply_as_pytorch_does(changed: Read) -> None:
+    before, after = "--bf16", "--transformer-impl local"
+    assert changed(MEGATRON, "launch.sh", before, after).facts["precision"] == "fp32"
+
+
 @pytest.mark.parametrize("value", ["${TP#tp}", "${TP:0:1}", "${#GPUS[@]}", "$(nproc)"])
 def test_a_value_that_is_not_worked_out_is_asked_for_by_its_option(
     changed: Read, value: str

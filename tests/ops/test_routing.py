@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distir import Workload, load_model
 from distir.errors import ImportModelError, ShapeError
@@ -13,6 +15,9 @@ from distir.execute.sequential import evaluate
 from distir.ir import Builder, DType, TensorType
 from distir.models.experts import Experts, mixture
 from distir.ops.routing import (
+    ALIGNMENT,
+    LEAST_CAPACITY,
+    ROUNDING,
     Combine,
     CombineWeights,
     Dispatch,
@@ -29,6 +34,7 @@ from distir.ops.routing import (
         (4096, 8, 2, 1.25, 1280),
         (4096, 160, 6, 1.0, 160),  # 153.6, in eights
         (4096, 256, 8, 1.0, 128),
+        (65536, 128, 8, 1.15, 4736),  # 4710.4, in 128s: a hundred and twenty-eight pieces divide it
         (23, 256, 8, 1.0, 4),  # at least four
         (2, 256, 8, 1.0, 2),  # no more than tokens
         (24, 4, 2, 8.0, 24),
@@ -38,6 +44,26 @@ def test_slots_hold_what_the_fullest_expert_gets_rounded_up(
     sequence: int, experts: int, top_k: int, imbalance: float, slots: int
 ) -> None:
     assert num_slots(sequence, experts, top_k, imbalance) == slots
+
+
+@given(
+    st.integers(3, 17),
+    st.integers(1, 512),
+    st.integers(1, 16),
+    st.floats(1.0, 4.0),
+)
+def test_slots_are_few_more_than_needed_and_divide_as_the_sequence_does(
+    log_sequence: int, experts: int, top_k: int, imbalance: float
+) -> None:
+    """Devices that split the sequence split the slots as well, as long as each has 64 of them."""
+    sequence = 2**log_sequence
+    share = sequence * top_k / experts * imbalance
+    slots = num_slots(sequence, experts, top_k, imbalance)
+    assert slots >= min(share, sequence)
+    assert slots < max(share, LEAST_CAPACITY) + max(ALIGNMENT, share / ROUNDING)
+    for pieces in (2, 4, 8, 16, 32, 64):
+        if pieces * 64 <= share < sequence:
+            assert slots % pieces == 0
 
 
 def test_the_first_token_of_a_group_takes_the_slot_and_others_are_dropped() -> None:

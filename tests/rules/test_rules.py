@@ -431,6 +431,13 @@ def test_inference_has_one_schedule_whatever_is_asked_for() -> None:
     assert explain(rules_of(FORWARD_ONLY), Strategy(schedule="other", pp=2)) is None
 
 
+def test_a_reason_tells_the_sequence_from_what_runs_along_it() -> None:
+    plan = Strategy(cp=4, tp=4, sequence_parallel=True)
+    reason = explain(rules_of(Facts(sequence_lengths=(64, 24))), plan)
+    assert reason is not None
+    assert reason.startswith("what runs along the sequence (24) does not divide by cp x tp = 4 x 4")
+
+
 def test_many_values_are_shortened() -> None:
     assert listed(range(1, 41)).endswith("13, 14, …, 40")
     assert would_do({"pp": range(1, 41)}) == "pp at most 40 would do"

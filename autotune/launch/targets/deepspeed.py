@@ -15,6 +15,7 @@ from autotune.launch.common import (
     length_of_script,
     model_file,
     no_pipeline,
+    no_tf32,
     not_padded,
     one_schedule,
     replicas_left,
@@ -53,6 +54,8 @@ def _write_precision(facts: Facts) -> Options:
     name = facts["precision"]
     if name == "fp8":
         raise LaunchError("precision = fp8 is no option of DeepSpeed: the model's layers say it")
+    if name == "tf32":
+        raise no_tf32("DeepSpeed")
     return {} if name == "fp32" else {f"{name}.enabled": True}
 
 

@@ -370,7 +370,7 @@ def _write_precision(facts: Facts) -> Options:
     name = facts["precision"]
     if name == "fp8":
         return {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}
-    return {} if name == "fp32" else {f"--{name}": True}
+    return {} if name in ("fp32", "tf32") else {f"--{name}": True}
 
 
 def _read_precision(options: Options, facts: Facts) -> Facts:
@@ -380,7 +380,13 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
     for name in ("bf16", "fp16"):
         if truth(f"--{name}", options.get(f"--{name}", False)):
             return {"precision": name}
-    return {"precision": "fp32"}
+    local = options.get("--transformer-impl") == "local"
+    return {"precision": "fp32" if local else "tf32"}
+
+
+def _as_run(facts: Facts) -> Facts:
+    """Transformer Engine multiplies fp32 in TF32."""
+    return {"precision": "tf32"} if facts["precision"] == "fp32" else {}
 
 
 _IN_BF16, _IN_FP32 = "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"
@@ -622,6 +628,7 @@ MEGATRON = add_target(
         write=_write,
         read=_read,
         approximated=approximations,
+        as_run=_as_run,
         missing=_missing,
         searches={"expert_order": EXPERT_ORDERS},
         own=("expert_order",),

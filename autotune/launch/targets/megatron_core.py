@@ -203,6 +203,12 @@ def approximations(facts: Facts) -> Iterator[Note]:
             "precision",
             "fp8 is hybrid with current scaling (tensorwise): products in 8 bits, all else in bf16",
         )
+    if facts["precision"] == "fp32":
+        yield Note(
+            "precision",
+            "Transformer Engine multiplies fp32 in TF32 (common/gemm/cublaslt_gemm.cu), and no "
+            "option says otherwise; see as megatron runs it",
+        )
     if facts["gradient_precision"] == "both":
         yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
     if facts["zero"] >= 2:

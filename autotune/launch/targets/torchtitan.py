@@ -10,6 +10,7 @@ from autotune.launch.common import (
     length_of_text,
     nearest_experts,
     neighbours_share_experts,
+    no_tf32,
     not_padded,
     offloaded_by_fsdp,
 )
@@ -182,6 +183,8 @@ _PARAM, _DTYPE = f"{_T}mixed_precision_param", f"{_T}dtype"
 
 
 def _write_precision(facts: Facts) -> Options:
+    if facts["precision"] == "tf32":
+        raise no_tf32("torchtitan")
     if facts["precision"] not in ("bf16", "fp32"):
         raise LaunchError(
             f"precision = {facts['precision']} is no option of torchtitan: a converter of the "

@@ -36,7 +36,7 @@ from distir.simulation.pricing.state import (
     optimizer_bytes_per_element,
     outer_bytes_per_element,
 )
-from distir.workload import OPTIMIZERS, OUTER_OPTIMIZERS, Workload
+from distir.workload import OPTIMIZERS, OUTER_OPTIMIZERS, TF32, Workload
 
 COMPUTE = "compute"
 """Name of the compute stream. Communication streams have the names of the degrees (dp, tp, …) to
@@ -132,6 +132,13 @@ def narrower_products(workload: Workload, device: Device) -> str | None:
     return product if product is not None and device.supports(product) else None
 
 
+def casts_operands(workload: Workload, device: Device) -> bool:
+    """Whether operands of products are cast to a narrower type, in which what only products read
+    can be made at once."""
+    narrower = narrower_products(workload, device)
+    return narrower is not None and narrower == workload.types.cast
+
+
 def products_run_as(workload: Workload, device: Device) -> str:
     """The type in which the products of a workload run on a device: its own, or what the device
     has in its place. Raises `ClusterError` if the device has none."""
@@ -148,7 +155,7 @@ def with_casts(
     work: Work, product: str | None, narrow_bytes: float = 0.0, scaling: Scaling = "delayed"
 ) -> tuple[Work, ...]:
     """A product in the narrower type `product`, and its share of the kernels that cast its
-    operands; other work, and all if there is no such type, as it is.
+    operands; other work, and all if there is no such type, as it is. In TF32 nothing is cast.
 
     An operand of a product is also an operand, transposed, of a product of its derivative. One
     kernel reads it in the wider type and writes both layouts (Transformer Engine,
@@ -160,6 +167,8 @@ def with_casts(
     finds it first, and nobody makes an operand in the narrower type at once. If every row has its
     own (`rows`), both layouts have scales of their own and are cast one by one.
     """
+    if product == TF32:
+        return (in_tf32(work),)
     on_matrix_units = work.kind is OpClass.PRODUCT and work.dtype != "fp32"
     if product is None or not on_matrix_units:
         return (work,)
@@ -175,6 +184,13 @@ def with_casts(
     return (cast, narrower) if read else (narrower,)
 
 
+def in_tf32(work: Work) -> Work:
+    """Work with its products of fp32 in TF32, those within fused attention as well. Rows count as
+    aligned."""
+    multiplies = work.kind is not OpClass.MEMORY and work.dtype == "fp32"
+    return replace(work, dtype=TF32) if multiplies else work
+
+
 def _product_type(node: Node, product: str | None) -> str | None:
     """The narrower type in which a node's product runs, where others run in `product`."""
     return None if node.part is Part.WIDE else product
@@ -182,7 +198,7 @@ def _product_type(node: Node, product: str | None) -> str | None:
 
 def product_works(node: Node, product: str | None) -> tuple[Work, ...]:
     """The products that a node runs, in the types in which they run; `product` is the narrower type
-    of products, None if operands are not cast."""
+    of products, None if there is none."""
     work = node.op.work(node.operand_types, node.result_types)
     if work.kind is not OpClass.PRODUCT:
         return ()
@@ -197,7 +213,7 @@ class Pricing:
     cost: CostModel
     grid: DeviceGrid
     product: str | None = None
-    """The narrower type to which operands of products are cast; None if they are not cast."""
+    """The narrower type in which products run; None if they run in the type of values."""
 
     @classmethod
     def of(cls, cost: CostModel, plan: Plan) -> Pricing:
@@ -230,6 +246,7 @@ class Pricing:
         before, arrived = (Value(node.result_types[0], "in flight") for _ in range(2))
         moving = [node.operands[i] for i in op.op.travelling]
         work = self._uneven(node, op.round_work(*types))
+        work = in_tf32(work) if self.product == TF32 else work
         instructions = (
             self._pass_on(op, rounds, op.round_bytes(*types), moving, [arrived]),
             self._computed(op.op, work * rounds, node.operands, [before]),

@@ -1,0 +1,67 @@
+"""Which machine a row's hardware means."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import distir.cost
+from autotune.validation.hardware import hardware_family
+from tests.validation.rows import case, row
+
+DGX_2 = "dgx2-v100"
+MESH = "dgx1-v100"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "node", "cluster"),
+    [
+        ("Tesla V100-SXM2-16GB", "8", MESH),
+        ("V100 SXM2 32GB", "", MESH),
+        ("V100 16GB", "", MESH),
+        ("NVIDIA DGX-1 (V100)", "8", MESH),
+        ("V100 32GB", "4", MESH),
+        ("V100 32GB", "16", DGX_2),
+        ("V100 32GB (DGX-2)", "16", DGX_2),
+        ("V100-SXM3-32GB", "8", DGX_2),
+        ("8x V100 with NVSwitch", "8", DGX_2),
+        ("V100", "", DGX_2),
+        ("V100 16GB (AWS p3.16xlarge)", "8", "p3-v100-16gb"),
+        ("V100 32GB (AWS p3dn.24xlarge, written p3.24xlarge)", "8", "p3dn-v100-32gb"),
+    ],
+)
+def test_only_sixteen_v100_have_a_switch(hardware: str, node: str, cluster: str) -> None:
+    """Modules named SXM2, those of 16 GB, and nodes of eight or fewer are joined by links alone."""
+    found = case(hardware=hardware, gpus_per_node=node, precision="fp16").hardware
+    assert (found.cluster.name, found.family) == (cluster, "V100")
+    assert math.isinf(found.cluster.levels[0].pair_bandwidth_bytes_per_second) == (cluster == DGX_2)
+
+
+@pytest.mark.parametrize(("hardware", "gibibytes"), [("V100-SXM2-16GB", 16), ("V100-SXM2", 32)])
+def test_a_mesh_has_the_memory_that_is_stated(hardware: str, gibibytes: int) -> None:
+    found = case(hardware=hardware, precision="fp16").hardware
+    assert found.cluster.device.memory_bytes == gibibytes * 2**30
+
+
+def test_all_v100_are_one_family() -> None:
+    assert hardware_family(row(hardware="V100-SXM2-16GB")) == "V100"
+    assert hardware_family(row(hardware="V100", gpus_per_node="nonsense")) == "V100"
+
+
+@pytest.mark.parametrize("cluster", ["dgx1-v100", "hgx-h100", "dgx-a100"])
+def test_software_that_hangs_on_the_device_knows_that_of_a_file(
+    tmp_path: Path, cluster: str
+) -> None:
+    """A file of a cluster says no less than the name of its device."""
+    shipped = Path(distir.cost.__file__).parent / "clusters" / f"{cluster}.toml"
+    file = tmp_path / "own.toml"
+    file.write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
+    by_file = case(hardware=str(file), source="Megatron", precision="fp16")
+    by_name = case(
+        hardware=by_file.hardware.cluster.device.name, source="Megatron", precision="fp16"
+    )
+    assert by_file.software == by_name.software
+    nobody = case(hardware=str(file), source="", precision="fp16").software
+    assert (nobody.name == "a stack of the Volta years") == ("v100" in cluster)
