@@ -174,7 +174,8 @@ def facts_of(row: MeasuredRow) -> list[StatedFact]:
     """What the row says about its stack, one entry for each fact: the first pattern found. A column
     for the dispatcher counts before words elsewhere."""
     found = dict[str, StatedFact]()
-    for said in (f"dispatcher {row.words(('token_dispatcher',))}", row.words(_SAYS)):
+    dispatcher = f"dispatcher {row.words(('token_dispatcher',))}"
+    for said in (dispatcher, row.words((*_SAYS, "schedule"))):
         for fact in _facts():
             stated = None if fact.name in found else fact.stated_by(row, said)
             if stated is not None:

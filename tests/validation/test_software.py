@@ -80,3 +80,11 @@ def test_overlap_of_exchanges_has_many_names(name: str) -> None:
 def test_a_schedule_is_no_overlap_and_a_dense_model_has_no_exchanges() -> None:
     assert overlaps("1F1B, overlap of gradients") is None
     assert overlaps("1f1b overlap", experts="") is None
+
+
+def test_a_schedule_may_say_that_exchanges_are_overlapped() -> None:
+    experts = {"num_experts": "8", "moe_topk": "2", "ep": "4", "gated_mlp": "yes"}
+    made = case(**experts, schedule="1F1B overlap", software="Megatron-Core")
+    assert made.strategy.schedule == "1f1b"
+    assert made.facts["overlaps_exchanges"] is True
+    assert "overlaps_exchanges" not in case(**experts, software="Megatron-Core").facts
