@@ -23,6 +23,8 @@ _RATE = re.compile(
 """`8x HDR IB 200Gb/s`, `1600 Gbps`, `8x200G`: bits per second, per node unless said."""
 
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
+_BANDWIDTH = re.compile(r"\b(\d+(?:\.\d+)?) ?tb(?:/s|ps)", re.IGNORECASE)
+_POWER = re.compile(r"\b(\d{2,4}) ?w(?:atts?)?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ def hardware_of(row: MeasuredRow) -> Hardware:
         levels[-1] = replace(levels[-1], bandwidth_bytes_per_second=network)
     elif row.needed("num_gpus") > (domain or 0):
         assumptions.append(f"network as in {cluster.name}")
-    device = _with_stated_memory(cluster, text)
+    device, notes = _as_stated(cluster, text)
+    assumptions += notes
     host = cluster.host
     if host is not None and node is not None and node < host.devices:
         host = None  # another machine than that of the data
@@ -128,16 +131,25 @@ def network_bytes_per_second(text: str, node: int) -> float | None:
     return None
 
 
-def _with_stated_memory(cluster: Cluster, text: str) -> Any:
-    """The device, with the memory that the text states if it differs by more than rounding."""
-    device = cluster.device
-    found = _MEMORY.search(text)
-    if found is None:
-        return device
-    stated = int(found[1]) * 2**30
-    if abs(stated / device.memory_bytes - 1) < 0.15:
-        return device
-    return replace(device, memory_bytes=float(stated))
+def _as_stated(cluster: Cluster, text: str) -> tuple[Any, list[str]]:
+    """The device, with the memory and its bandwidth that the text states if they differ by more
+    than rounding, and what else it states that is otherwise."""
+    device, notes = cluster.device, list[str]()
+    memory, bandwidth, power = (each.search(text) for each in (_MEMORY, _BANDWIDTH, _POWER))
+    if memory is not None and _differs(int(memory[1]) * 2**30, device.memory_bytes):
+        device = replace(device, memory_bytes=float(int(memory[1]) * 2**30))
+    if bandwidth is not None:
+        stated = float(bandwidth[1]) * 1e12
+        if _differs(stated, device.memory_bandwidth_bytes_per_second):
+            device = replace(device, memory_bandwidth_bytes_per_second=stated)
+    usual = device.power_watts
+    if power is not None and usual is not None and _differs(float(power[1]), usual):
+        notes.append(f"rates as with {usual:g} W: {power[0]} is stated, and not known")
+    return device, notes
+
+
+def _differs(stated: float, usual: float) -> bool:
+    return abs(stated / usual - 1) >= 0.15
 
 
 @lru_cache(maxsize=1)

@@ -65,3 +65,22 @@ def test_software_that_hangs_on_the_device_knows_that_of_a_file(
     assert by_file.software == by_name.software
     nobody = case(hardware=str(file), source="", precision="fp16").software
     assert (nobody.name == "a stack of the Volta years") == ("v100" in cluster)
+
+
+@pytest.mark.parametrize(
+    ("text", "gib", "terabytes", "told"),
+    [
+        ("H100 SXM", 80, 3.35, False),
+        ("H100 96GB HBM2e, 2.4 TB/s, 500 W", 96, 2.4, True),
+        ("H100 80GB (3.35TB/s, 700W)", 80, 3.35, False),
+        ("8x H100 80GB, 900 GB/s NVLink", 80, 3.35, False),
+    ],
+)
+def test_a_device_has_the_memory_that_is_stated(
+    text: str, gib: int, terabytes: float, told: bool
+) -> None:
+    found = case(hardware=text)
+    device = found.hardware.cluster.device
+    assert device.memory_bytes == gib * 2**30
+    assert device.memory_bandwidth_bytes_per_second == pytest.approx(terabytes * 1e12)
+    assert any("500 W is stated" in each for each in found.assumptions) == told
