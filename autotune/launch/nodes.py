@@ -17,6 +17,7 @@ from autotune.launch.errors import LaunchError
 from distir.cost import Cluster
 from distir.factoring import divisors
 from distir.plan.grid import DeviceGrid
+from distir.units import counted
 
 
 def node_sizes(cluster: Cluster) -> list[int]:
@@ -104,4 +105,4 @@ def stated_size(nodes: object, each: object, devices: int) -> int | None:
 
 def on_nodes(cluster: Cluster, each: int) -> str:
     """In words, the nodes that are launched."""
-    return f"{cluster.num_devices // each} nodes of {each} devices"
+    return f"{counted(cluster.num_devices // each, 'node')} of {counted(each, 'device')}"

@@ -31,10 +31,12 @@ __all__ = [
 _TRUE = re.compile(r"(true|yes|y|on|1|enabled?)\W*", re.IGNORECASE)
 _FALSE = re.compile(r"(false|no|n|off|0|none|null|disabled?)\W*", re.IGNORECASE)
 _DENIED = re.compile(
-    r"(.*\b)?(no|not|without|don'?t( \w+)?|doesn'?t( \w+)?)\b( any| use| the)*\W*(?P<what>.+)",
+    r"((we|they|it|is|are|was|were|do|does|did|run|trained|training)\s+)*"
+    r"(no|not|without|don'?t|doesn'?t)\s+((use|using|need|any|the|apply|enable|have)\s+)*"
+    r"(?P<what>.+)",
     re.IGNORECASE,
 )
-_INSIDE = re.compile(r"[^()]+\(([^()]+)\)\W*")
+_INSIDE = re.compile(r"[^()]+\((?!no\b|not\b|without\b)([^()]+)\)\W*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +79,30 @@ def meaning_of(row: MeasuredRow, column: str) -> Meaning | None:
 def readings(column: str, text: str) -> Iterator[str]:
     """A text as it stands, and then as what it may be: an option of a command line or of a file
     (`--recompute-granularity full`, `checkpoint=False`), which says its value, or `yes` by being
-    there; something denied (`without checkpointing`), which says `no`; and a name with its meaning
-    behind it in parentheses."""
-    bare, option = text.lstrip("-"), _options().get(column)
+    there, whatever is remarked behind it; something denied (`without checkpointing`), which says
+    `no`; and a name with its meaning behind it in parentheses."""
+    option = _options().get(column)
+    bare = text.lstrip("-")
     said = None if option is None else option.fullmatch(bare)
-    value = "" if said is None else said["value"].strip(" =:,'\"\t")
-    if _FALSE.fullmatch(value):  # patterns of names take what follows for remarks
-        yield "no"
+    value = "" if said is None else said["value"].strip(" \"'\t")
+    if said is not None and _FALSE.fullmatch(f"{value}{said['rest'].strip('() ')}"):
+        yield "no"  # patterns of names take what follows for remarks
     yield text
     yield bare
     if said is not None:
         yield from (said["name"], "yes") if not value or _TRUE.fullmatch(value) else (value,)
-    elif option is not None and (denied := _DENIED.fullmatch(bare)) is not None:
-        if option.fullmatch(denied["what"]) is not None:
+    elif option is not None:
+        if _is_denied(option, bare):
             yield "no"
-    inside = _INSIDE.fullmatch(text)
-    if inside is not None:
-        yield inside[1]
+        elif (inside := _INSIDE.fullmatch(text)) is not None:
+            yield inside[1]
+
+
+def _is_denied(option: re.Pattern[str], text: str) -> bool:
+    """Whether a text says that something is not done, and no more."""
+    denied = _DENIED.fullmatch(text)
+    said = None if denied is None else option.fullmatch(denied["what"])
+    return said is not None and not said["value"] and not said["rest"]
 
 
 def shards_of(text: str) -> dict[str, int]:
@@ -142,7 +151,10 @@ def _options() -> dict[str, re.Pattern[str]]:
     """Per column the options that state it, and what follows them."""
     names: dict[str, str] = read_data("vocabulary.toml")["options"]
     return {
-        column: re.compile(rf"(?P<name>{own})(?P<value>\W.*|)", re.IGNORECASE | re.DOTALL)
+        column: re.compile(
+            rf"(?P<name>{own})(\s*[=:]\s*|\s+|(?=[,;(])|$)(?P<value>[^,;(]*)(?P<rest>.*)",
+            re.IGNORECASE | re.DOTALL,
+        )
         for column, own in names.items()
     }
 

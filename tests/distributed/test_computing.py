@@ -113,15 +113,19 @@ def test_dropout_keeps_the_fraction_that_it_says_and_the_same_one_again() -> Non
 
 
 @pytest.mark.parametrize("tf32", [True, False])
-def test_gpus_multiply_fp32_in_tf32_if_asked_to_and_not_otherwise(
-    monkeypatch: pytest.MonkeyPatch, tf32: bool
-) -> None:
+def test_gpus_multiply_fp32_in_tf32_if_asked_to_and_not_otherwise(tf32: bool) -> None:
     from autotune.distributed.backend import load_torch
     from autotune.distributed.computing import TensorComputing
 
     torch = load_torch()
-    for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
-        monkeypatch.setattr(backend, "allow_tf32", not tf32)
-    TensorComputing("cuda:0", tf32=tf32)
-    assert torch.backends.cuda.matmul.allow_tf32 == tf32
-    assert torch.backends.cudnn.allow_tf32 == tf32
+    # Attributes that the modules make up on the way, which monkeypatch would delete.
+    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [each.allow_tf32 for each in backends]
+    try:
+        for each in backends:
+            each.allow_tf32 = not tf32
+        TensorComputing("cuda:0", tf32=tf32)
+        assert [each.allow_tf32 for each in backends] == [tf32, tf32]
+    finally:
+        for each, own in zip(backends, before, strict=True):
+            each.allow_tf32 = own

@@ -122,6 +122,71 @@ def test_sharding_is_read_with_its_degree(text: str, zero: int, degree: int) -> 
     assert (found.zero, found.zero_degree) == (zero, degree)
 
 
+@pytest.mark.parametrize(
+    ("text", "zero", "degree"),
+    [
+        ("fully sharded (2 nodes)", 3, 0),
+        ("FSDP full shard, 4 GPUs per node", 3, 0),
+        ("FSDP 4 nodes", 3, 0),
+        ("ZeRO-3, fully sharded, 4 layers", 3, 0),
+        ("ZeRO-1, TP over 4 GPUs", 1, 0),
+        ("FSDP: 1", 3, 0),
+        ("zero3=1", 3, 0),
+        ("use_distributed_optimizer: 1", 1, 0),
+        ("FSDP=4", 3, 4),
+        ("ZeRO-3: off", 0, 0),
+        ("FSDP (off)", 0, 0),
+        ("fsdp=False, zero=1", 1, 0),
+        ("HSDP, 2 replicas", 3, 4),
+    ],
+)
+def test_not_every_number_beside_sharding_is_a_degree(text: str, zero: int, degree: int) -> None:
+    found = case(zero_stage=text, pp="1", dp="8").strategy
+    assert (found.zero, found.zero_degree) == (zero, degree)
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("zero_stage", "Megatron distributed optimizer, no FSDP"),
+        ("zero_stage", "optimizer states sharded, no FSDP"),
+        ("recompute", "checkpoint: 0.4"),
+        ("recompute", "MLP recomputed, attention not recomputed"),
+        ("recompute", "only MLP; no recompute of attention"),
+        ("recompute", "MLP only (no attention)"),
+        ("gated_mlp", "gated (GELU)"),
+        ("flags", "NaN (done)"),
+    ],
+)
+def test_what_is_denied_beside_something_else_is_not_the_meaning(column: str, text: str) -> None:
+    assert reason(**{column: text}) == f"{column} is not understood"
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("TF32", "tf32"),
+        ("fp32 (allow_tf32=True)", "tf32"),
+        ("TF32 (no AMP)", "tf32"),
+        ("tf32=False", "fp32"),
+        ("fp32 (w/o TF32)", "fp32"),
+        ("fp32 (TF32=0)", "fp32"),
+        ("TF32 disabled", "fp32"),
+        ("fp32", "fp32"),
+    ],
+)
+def test_tf32_may_be_denied(text: str, precision: str) -> None:
+    assert case(precision=text).precision == precision
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("sequence parallel, no TP overlap", True), ("--sequence-parallel", True), ("sp=off", False)],
+)
+def test_a_remark_behind_an_option_is_no_value(text: str, expected: bool) -> None:
+    assert case(sequence_parallel=text).strategy.sequence_parallel == expected
+
+
 def test_a_number_beside_sharding_that_is_not_read_is_told() -> None:
     told = case(zero_stage="ZeRO-1 (bucket 200)", pp="1", dp="8").assumptions
     assert any("200 is not read" in each for each in told)
@@ -135,6 +200,8 @@ def test_a_number_beside_sharding_that_is_not_read_is_told() -> None:
         ("MB (Max CUDA memory allocated)", 1e6, "allocated"),
         ("MiB, nvidia-smi memory.used", 2.0**20, "device"),
         ("GB reserved", 1e9, "reserved"),
+        ("GiB torch.cuda.max_memory_reserved", 2.0**30, "reserved"),
+        ("GB (peak memory used by PyTorch allocator)", 1e9, "allocated"),
         ("GiB peak reserved", 2.0**30, "reserved"),
         ("GB (allocated vs reserved not stated)", 1e9, "allocated"),
         ("GiB per device (XLA peak)", 2.0**30, "compiler"),
@@ -535,6 +602,9 @@ def test_a_name_says_what_no_column_does() -> None:
     assert case(**stated, kv_heads="2", model="Qwen3 MoE 30B").model.config.depth == 128
     windows = case(**stated, kv_heads="2", model="GPT OSS 120B", notes="sliding-window attention")
     assert windows.model.config.windows == (128, 0)
+    owned = case(**stated, kv_heads="2", model="openai/gpt-oss-20b")
+    assert owned.model.config.windows == (128, 0)
+    assert reason(**stated, kv_heads="2", model="gpt-oss") == "attention in windows"
     assert reason(**stated, kv_heads="2", model="Llama 4") == "attention in windows"
     assert reason(notes="sliding-window attention") == "attention in windows"
 

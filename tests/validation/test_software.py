@@ -79,6 +79,9 @@ def test_overlap_of_exchanges_has_many_names(name: str) -> None:
 
 def test_a_schedule_is_no_overlap_and_a_dense_model_has_no_exchanges() -> None:
     assert overlaps("1F1B, overlap of gradients") is None
+    assert overlaps("1F1B + overlap grad reduce") is None
+    assert overlaps("interleaved 1F1B overlap_grad_reduce") is None
+    assert overlaps("1f1b + overlap-p2p-communication") is None
     assert overlaps("1f1b overlap", experts="") is None
 
 
