@@ -26,13 +26,13 @@ def node_sizes(cluster: Cluster) -> list[int]:
     used, node = cluster.num_devices, cluster.node_devices
     there = cluster.capacity / node
     found = [each for each in reversed(divisors(used)) if each <= node and used // each <= there]
-    if not found and used > node:
+    if not found:
         raise LaunchError(
             f"{used} devices are not launched on the {there:g} nodes of {node} devices of "
             f"{cluster.name}: launchers start as many processes on every node; expected a number "
             f"that divides by a number of nodes, such as {used // node * node}"
         )
-    return found or [used]
+    return found
 
 
 def launched_size(cluster: Cluster, grid: DeviceGrid) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, takewhile
 from typing import Any, Literal, get_args
 
@@ -364,14 +365,27 @@ def _batches(problem: Problem, strategy: Strategy | None) -> _Sizes:
         lambda size: strategy,
         f"a batch has at most {MOST_SAMPLES:,} samples",
         in_multiples=True,
-        enough=_has_most_microbatches if strategy is None else _never,
+        enough=_never if strategy else partial(_larger_fit, problem),
     )
 
 
-def _has_most_microbatches(tried: Tried) -> bool:
-    """Whether what fits has as many microbatches as plans have, so that it takes the memory of one
-    microbatch, and a larger batch would, too."""
-    return tried.strategy is not None and 2 * tried.strategy.microbatches > MOST_MICROBATCHES
+def _larger_fit(problem: Problem, tried: Tried) -> bool:
+    """Whether what fits has as many microbatches as plans have, and would take as much memory with
+    half of them: then a larger batch would, too."""
+    strategy = tried.strategy
+    if strategy is None or 2 * strategy.microbatches <= MOST_MICROBATCHES:
+        return False
+    pieces = max(1, strategy.microbatches // 2)
+    fewer = replace(strategy, microbatches=pieces)
+    batch = tried.size // strategy.microbatches * pieces
+    try:
+        needed = [
+            needed_bytes(_changed(problem, batch_size=size).simulator.simulate(plan).metrics)
+            for size, plan in ((tried.size, strategy), (batch, fewer))
+        ]
+    except DistirError:
+        return False
+    return needed[0] <= needed[1]
 
 
 def _sequences(problem: Problem, strategy: Strategy | None) -> _Sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -72,6 +72,15 @@ def test_a_batch_that_may_be_cut_is_not_limited_by_memory() -> None:
     assert 2 * found.strategy.microbatches > MOST_MICROBATCHES
     assert found.sentence.startswith("Any batch fits that is cut into microbatches")
     assert len(found.tried) < 20  # nothing is looked for between
+
+
+def test_microbatches_that_stay_in_memory_limit_the_batch() -> None:
+    """All forward passes of GPipe come before the first backward pass."""
+    space = {"schedule": ["gpipe"], "pp": [2], "tp": [1], "recompute": ["full"]}
+    stated = {"sequence_length": 8, "batch_size": 8, "space": space}
+    held = load_problem("gpt2", cluster="hgx-b200", devices=2, **cast("Any", stated))
+    found = fit(held, "batch")
+    assert not found.larger_fit
 
 
 def test_a_batch_in_one_piece_is_limited_by_memory(problem: Problem) -> None:

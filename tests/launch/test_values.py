@@ -177,7 +177,9 @@ def test_megatron_multiplies_fp32_in_tf32(tmp_path: Path, precision: str) -> Non
 
 def test_megatron_s_own_layers_multiply_as_pytorch_does(changed: Read) -> None:
     before, after = "--bf16", "--transformer-impl local"
-    assert changed(MEGATRON, "launch.sh", before, after).facts["precision"] == "fp32"
+    facts = changed(MEGATRON, "launch.sh", before, after).facts
+    assert facts["precision"] == "fp32"
+    assert TARGETS.get("megatron").as_run(facts) == {}
 
 
 @pytest.mark.parametrize("value", ["${TP#tp}", "${TP:0:1}", "${#GPUS[@]}", "$(nproc)"])

@@ -380,13 +380,19 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
     for name in ("bf16", "fp16"):
         if truth(f"--{name}", options.get(f"--{name}", False)):
             return {"precision": name}
-    local = options.get("--transformer-impl") == "local"
-    return {"precision": "fp32" if local else "tf32"}
+    if options.get("--transformer-impl") == "local":
+        return {"precision": "fp32", LOCAL_LAYERS: True}
+    return {"precision": "tf32"}
+
+
+LOCAL_LAYERS = "layers that are not Transformer Engine's"
+"""A fact that a file states, and no strategy."""
 
 
 def _as_run(facts: Facts) -> Facts:
     """Transformer Engine multiplies fp32 in TF32."""
-    return {"precision": "tf32"} if facts["precision"] == "fp32" else {}
+    in_fp32 = facts["precision"] == "fp32" and LOCAL_LAYERS not in facts
+    return {"precision": "tf32"} if in_fp32 else {}
 
 
 _IN_BF16, _IN_FP32 = "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"

@@ -206,8 +206,9 @@ def approximations(facts: Facts) -> Iterator[Note]:
     if facts["precision"] == "fp32":
         yield Note(
             "precision",
-            "Transformer Engine multiplies fp32 in TF32 (common/gemm/cublaslt_gemm.cu), and no "
-            "option says otherwise; see as megatron runs it",
+            "Transformer Engine multiplies fp32 in TF32 where a device has it "
+            "(common/gemm/cublaslt_gemm.cu); see as megatron runs it. Layers of Megatron's own "
+            "(--transformer-impl local) do not",
         )
     if facts["gradient_precision"] == "both":
         yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
