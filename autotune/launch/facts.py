@@ -103,14 +103,14 @@ def model_of(facts: Facts, name: str) -> TransformerConfig:
     return TransformerConfig(name=name, sequence_length=facts[f"{MODEL}positions"], **own, **parts)
 
 
-def facts_given(model: object) -> dict[str, Any]:
+def facts_given(model: Any) -> dict[str, Any]:
     """The facts of a model that a user names; nothing for one that is no known transformer, such as
     an ONNX file, which is not read for that."""
-    if str(model).lower().endswith(".onnx"):
-        return {}
-    from distir import load_model
+    from distir.importers.load import load_source, names_onnx_file
 
-    config = load_model(model).config  # type: ignore[arg-type]
+    if names_onnx_file(model):
+        return {}
+    config = load_source(model).config
     return model_facts(config) if isinstance(config, TransformerConfig) else {}
 
 

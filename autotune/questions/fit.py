@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import count, takewhile
 from typing import Any, Literal, get_args
 
@@ -365,7 +365,7 @@ def _batches(problem: Problem, strategy: Strategy | None) -> _Sizes:
         lambda size: strategy,
         f"a batch has at most {MOST_SAMPLES:,} samples",
         in_multiples=True,
-        enough=_never if strategy else partial(_larger_fit, problem),
+        enough=_never if strategy else cache(partial(_larger_fit, problem)),
     )
 
 

@@ -196,7 +196,7 @@ def conclusions(plan: Breakdown) -> Iterator[str]:
     yield (
         f"The batch is too small to tell plans apart: {short_seconds(overhead)} of the "
         f"{short_seconds(plan.total_seconds)} are the fixed overhead of a step. With a larger "
-        "--batch-size plans differ in more."
+        "--batch-size, plans differ more."
     )
 
 

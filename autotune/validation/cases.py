@@ -188,7 +188,7 @@ def _case(row: MeasuredRow, software: Software) -> Case:
     measured = _measured(row, model.config, strategy.recompute)
     for assumption in hardware.assumptions:
         blanks.note(assumption)
-    if measured.memory_bytes is None and not measured.out_of_memory and row.text("mem_unit"):
+    if row.text("peak_memory_gb") and _memory_unit(row) is None and row.text("mem_unit"):
         blanks.note(f"peak_memory_gb is not compared: {row.text('mem_unit')!r} is not understood")
     facts = _facts(row, software, blanks)
     if row.count("num_experts") and "sends_copies_once" not in facts:

@@ -27,6 +27,11 @@ _BANDWIDTH = re.compile(r"\b(\d+(?:\.\d+)?) ?tb(?:/s|ps)", re.IGNORECASE)
 _POWER = re.compile(r"\b(\d{2,4}) ?w(?:atts?)?\b", re.IGNORECASE)
 
 
+ROUNDED = 0.15
+"""By which fraction a figure may differ from a datasheet's for being rounded, or in other units: 80
+GB are 0.93 of 80 GiB."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """A cluster, the name of its family of devices, and what was assumed."""
@@ -149,7 +154,7 @@ def _as_stated(cluster: Cluster, text: str) -> tuple[Any, list[str]]:
 
 
 def _differs(stated: float, usual: float) -> bool:
-    return abs(stated / usual - 1) >= 0.15
+    return abs(stated / usual - 1) >= ROUNDED
 
 
 @lru_cache(maxsize=1)

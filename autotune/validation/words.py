@@ -24,7 +24,6 @@ __all__ = [
     "numbers_unread",
     "read_data",
     "read_toml_data",
-    "readings",
     "shards_of",
 ]
 
@@ -64,7 +63,7 @@ def meaning_of(row: MeasuredRow, column: str) -> Meaning | None:
     text = row.text(column)
     if not text:
         return None
-    for reading in readings(column, text):
+    for reading in _readings(column, text):
         for entry in _vocabulary()[column]:
             found = entry.pattern.fullmatch(reading)
             if found is None:
@@ -76,7 +75,7 @@ def meaning_of(row: MeasuredRow, column: str) -> Meaning | None:
     raise UnusableRowError(f"{column} is not understood", text)
 
 
-def readings(column: str, text: str) -> Iterator[str]:
+def _readings(column: str, text: str) -> Iterator[str]:
     """A text as it stands, and then as what it may be: an option of a command line or of a file
     (`--recompute-granularity full`, `checkpoint=False`), which says its value, or `yes` by being
     there, whatever is remarked behind it; something denied (`without checkpointing`), which says

@@ -109,7 +109,7 @@ def load_source(
     if not str(source).strip():
         raise ImportModelError(f"the model is {str(source)!r}; expected {_FORMS}")
     path = Path(source)
-    if path.suffix.lower() == ".onnx":
+    if names_onnx_file(source):
         return _from_onnx_file(path, options)
     if path.suffix.lower() == ".json" or (is_folder(path) and not has_model(str(source))):
         from distir.importers.config import read_config
@@ -120,6 +120,11 @@ def load_source(
         found = find_object(place, attribute, error=ImportModelError)
         return _from_object(found, attribute, str(source), options)
     return _from_name(str(source), options)
+
+
+def names_onnx_file(source: object) -> bool:
+    """Whether a source of a model is the path of an ONNX file."""
+    return isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx"
 
 
 @dataclass(frozen=True, slots=True)

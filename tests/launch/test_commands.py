@@ -16,6 +16,7 @@ from distir.factoring import ExpertFactors
 from distir.schedules import find_schedule
 from distir.schedules.core.schedule import format_schedule
 from distir.strategy import Strategy
+from tests.launch.command_line import json_of, refused
 
 MODEL = ["--model", "gpt2", "--cluster", "hgx-h100", "--batch-size", "32"]
 PLAN = ["--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "4", "--zero", "1"]
@@ -26,20 +27,6 @@ LAUNCH = ["launch", *MODEL, *PLAN, "--target", "megatron"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json", "-"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line of an error."""
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 def test_a_launch_says_what_states_what(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autotune.cli import main
 from autotune.launch import TARGETS
 from autotune.launch.facts import TEXT, read_by
 from distir.ir import DType, TensorType, Value
+from tests.launch.command_line import json_of, refused
 
 CLUSTER = ("--cluster", "hgx-h100")
 OWN = """
@@ -38,18 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
     return tmp_path
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json", "-"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(arguments) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    return line
 
 
 def plans_of(target: str) -> tuple[tuple[str, ...], ...]:

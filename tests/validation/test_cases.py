@@ -217,6 +217,8 @@ def test_memory_in_a_unit_that_is_not_known_is_told_beside_a_time() -> None:
     found = case(peak_memory_gb="3", mem_unit="furlongs")
     assert found.measured.memory_bytes is None
     assert any("furlongs" in each for each in found.assumptions)
+    without = case(peak_memory_gb="", mem_unit="GiB")
+    assert not any("not compared" in each for each in without.assumptions)
 
 
 def test_a_schedule_that_nobody_states_is_1f1b() -> None:

@@ -366,6 +366,10 @@ def recomputes_more(options: Options, facts: Facts) -> Iterator[Note]:
 # --- numbers --------------------------------------------------------------------------------------
 
 
+_LOCAL = "local_layers"
+"""A fact: that layers are Megatron's own and not Transformer Engine's."""
+
+
 def _write_precision(facts: Facts) -> Options:
     name = facts["precision"]
     if name == "fp8":
@@ -381,17 +385,13 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
         if truth(f"--{name}", options.get(f"--{name}", False)):
             return {"precision": name}
     if options.get("--transformer-impl") == "local":
-        return {"precision": "fp32", LOCAL_LAYERS: True}
+        return {"precision": "fp32", _LOCAL: True}
     return {"precision": "tf32"}
-
-
-LOCAL_LAYERS = "layers that are not Transformer Engine's"
-"""A fact that a file states, and no strategy."""
 
 
 def _as_run(facts: Facts) -> Facts:
     """Transformer Engine multiplies fp32 in TF32."""
-    in_fp32 = facts["precision"] == "fp32" and LOCAL_LAYERS not in facts
+    in_fp32 = facts["precision"] == "fp32" and _LOCAL not in facts
     return {"precision": "tf32"} if in_fp32 else {}
 
 
