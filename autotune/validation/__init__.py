@@ -1,8 +1,8 @@
 """Predictions against measurements: rows of a CSV file become plans, plans become seconds and
 bytes, and these are compared with what was measured.
 
-rows.py → words.py, hardware.py, software.py → cases.py → predict.py → statistics.py, doubts.py
-→ report.py
+rows.py → words.py, hardware.py, software.py → strategies.py → cases.py → predict.py
+→ statistics.py, doubts.py → report.py
 """
 
 from __future__ import annotations
