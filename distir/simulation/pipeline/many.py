@@ -148,20 +148,19 @@ def _times(program: Program, compiled: CompiledSchedule) -> tuple[int, ...]:
 
 def _busy_seconds(schedules: Sequence[CompiledSchedule], which: Ints, seconds: Floats) -> Floats:
     """Seconds of all actions of each rank, of shape (ranks, plans)."""
-    counts = np.stack([each.matrix_alone for each in schedules])
-    held, first = schedules[0].stages_of_ranks, schedules[0].stages
-    of_pairs = np.stack([each.pair_counts for each in schedules])
-    found = np.zeros((len(held), seconds.shape[1]))
-    place = 0
-    for rank, (busy, own) in enumerate(zip(found, held, strict=True)):
-        for pair in np.flatnonzero(of_pairs[:, rank].any(axis=0)).tolist():
-            busy += seconds[(first + pair) * COST_KINDS + FORWARD] * of_pairs[which, rank, pair]
-        for stage in own:
-            for kind in range(COST_KINDS):
-                each = counts[:, place, kind]
-                if each.any():
-                    busy += seconds[stage * COST_KINDS + kind] * each[which]
-            place += 1
+    first = schedules[0]
+    stages = np.array([*chain.from_iterable(first.stages_of_ranks)], np.int64)
+    numbers = (stages[:, None] * COST_KINDS + np.arange(COST_KINDS)).ravel()
+    counts = np.stack([each.matrix_alone for each in schedules], axis=-1).astype(np.float64)
+    busy = seconds.take(numbers, axis=0)
+    busy *= counts.reshape(len(numbers), -1).take(which, axis=1)
+    lengths = COST_KINDS * np.array([*map(len, first.stages_of_ranks)])
+    found: Floats = np.add.reduceat(busy, np.cumsum(lengths) - lengths, axis=0)
+    if first.pairs:
+        of_pairs = np.stack([each.pair_counts for each in schedules], axis=-1)
+        for pair in range(len(first.pairs)):
+            own = seconds[(first.stages + pair) * COST_KINDS + FORWARD]
+            found += own * of_pairs[:, pair].take(which, axis=-1)
     return found
 
 

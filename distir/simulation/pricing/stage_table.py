@@ -113,18 +113,26 @@ def _weights(count: int) -> Floats:
     return found
 
 
-def numbered_columns(values: NDArray[np.generic]) -> ClassNumbers:
-    """Numbers of the columns of an array; columns that are equal to rounding have one number."""
-    weights = _weights(len(values))
-    marks = np.zeros(values.shape[1])
-    for weight, row in zip(weights, values, strict=True):
-        marks += weight * row
+def distinct_columns(values: NDArray[np.generic]) -> tuple[Indices, Indices]:
+    """The distinct columns of an array, of which those are one that are equal to rounding: the
+    position of the first of each, and the number of each column's distinct one."""
+    marks = np.add.reduce(_weights(len(values))[:, None] * values, axis=0)
     _, first, numbers = np.unique(marks, return_index=True, return_inverse=True)
-    like, differs = first.take(numbers), np.zeros(len(numbers), np.bool_)
-    for row in values:
-        differs |= np.abs(row - row.take(like)) > SAME_DURATION * np.abs(row)
-    numbers[differs] = len(first) + np.arange(differs.sum())
-    return numbers.astype(np.int32)
+    like = values.take(first.take(numbers), axis=1)
+    if np.issubdtype(values.dtype, np.integer):
+        unequal = values != like
+    else:
+        unequal = np.abs(values - like) > SAME_DURATION * np.abs(values)
+    (differing,) = unequal.any(axis=0).nonzero()
+    if len(differing):
+        numbers[differing] = len(first) + np.arange(len(differing))
+        first = np.concatenate([first, differing])
+    return first, numbers
+
+
+def numbered_columns(values: Floats) -> ClassNumbers:
+    """Numbers of the columns of an array; columns that are equal to rounding have one number."""
+    return distinct_columns(values)[1].astype(np.int32)
 
 
 __all__ = [
@@ -133,5 +141,6 @@ __all__ = [
     "ClassNumbers",
     "StageTable",
     "columns_of_pairs",
+    "distinct_columns",
     "numbered_columns",
 ]

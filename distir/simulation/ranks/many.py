@@ -26,7 +26,7 @@ from distir.schedules import (
 )
 from distir.simulation.pipeline.many import run_alike_columns
 from distir.simulation.pricing.instructions import Pricing
-from distir.simulation.pricing.stage_table import ROW, StageTable, numbered_columns
+from distir.simulation.pricing.stage_table import ROW, StageTable, distinct_columns
 from distir.simulation.pricing.stages import StagePricer
 
 if TYPE_CHECKING:
@@ -208,9 +208,7 @@ def _time(
         *ways.of(table.message_classes),
         which[None].astype(np.int32),
     ]
-    _, kept, place = np.unique(
-        numbered_columns(np.concatenate(lengths)), return_index=True, return_inverse=True
-    )
+    kept, place = distinct_columns(np.concatenate(lengths))
     some = group.some(kept)
     stages, ways = _Stages(table, some.rows), _Ways(compiled, levels, some)
     seconds = np.zeros((len(some.rows), COST_KINDS, len(kept)))
