@@ -26,6 +26,13 @@ def objective_of_several(
             "throughput,memory=minimize"
         )
     aims = aims_in(objectives)
+    if len(aims) == 1:
+        (aim,) = aims
+        towards = f" --direction {aim.direction}" if aim.direction else ""
+        raise DistirError(
+            f"--objectives names one objective, {aim.metric}; expected several, such as "
+            f"throughput,memory: one alone is --objective {aim.metric}{towards}"
+        )
     stated = find_metric(goal.objective) if isinstance(goal.objective, str) else None
     if stated is not None:
         aims = each_once([replace(aim, metric=_simulated_name(aim.metric)) for aim in aims])

@@ -39,7 +39,7 @@ from autotune.samplers import Sampler, load_sampler
 from autotune.samplers.experience import Experience, experience_of
 from autotune.search import Search
 from autotune.statement import Goal, ProblemStatement
-from autotune.study.stopping import Timeout, Within
+from autotune.study.stopping import Timeout, Within, failing
 from autotune.study.study import Measure, Stop, Stopped, Study
 from autotune.study.trial import Trial
 from autotune.trackers import NullTracker, StudyHeader, Tracker
@@ -242,7 +242,7 @@ def _stops(
     opened: OpenStudy | None,
 ) -> list[Stop]:
     """Reasons to end before all trials are made."""
-    stops: list[Stop] = []
+    stops: list[Stop] = [failing]
     if search.timeout is not None:
         spent = 0.0 if opened is None else opened.ledger.busy_seconds()
         stops.append(Timeout(search.timeout, spent, time.monotonic()))

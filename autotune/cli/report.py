@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,10 +16,21 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
     """The option of a command whose result has a report."""
     parser.add_argument(
         "--report",
+        type=_html_file,
         default=argparse.SUPPRESS,
         metavar="FILE.html",
         help="write a report with charts: one HTML file, which needs no network",
     )
+
+
+def _html_file(text: str) -> str:
+    """The name of a file that browsers take for HTML; one without an ending may have any name."""
+    suffix = Path(text).suffix.lower()
+    if suffix not in ("", ".html", ".htm"):
+        raise argparse.ArgumentTypeError(
+            f"a report is an HTML file; expected a name such as {Path(text).stem}.html, not {text}"
+        )
+    return text
 
 
 def is_wanted(arguments: argparse.Namespace) -> bool:

@@ -205,7 +205,7 @@ def _searched(result: TuneResult) -> str:
 
 def _stopped(result: TuneResult) -> Iterator[str]:
     """Why the search ended, where that says more than that its trials are made."""
-    said = ("timeout", "stop-within", *(("sampler",) if result.error is None else ()))
+    said = ("timeout", "stop-within", "failing", *(("sampler",) if result.error is None else ()))
     if result.stopped is not None and result.stopped.reason in said:
         yield f"The search ended because {result.stopped.words}."
 

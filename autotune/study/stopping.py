@@ -1,4 +1,5 @@
-"""Reasons to end a search before its trials are made: time, and what is left to gain."""
+"""Reasons to end a search before its trials are made: time, what is left to gain, and that nothing
+comes of them."""
 
 from __future__ import annotations
 
@@ -27,6 +28,21 @@ class Timeout:
         if self.spent_before + time.monotonic() - self.began < self.seconds:
             return None
         return Stopped("timeout", f"its {self.seconds:g} s are over")
+
+
+FAILING = 5
+"""Trials, the first ones, that fail for one reason before a search ends: what the next ones cost is
+saved, and as many layouts have been tried."""
+
+
+def failing(study: Study) -> Stopped | None:
+    """A reason to end a study whose first trials, of this run, have all failed alike: a metric is
+    called otherwise, or a program is missing."""
+    made = study.trials[study.resumed :]
+    reasons = {trial.evaluation.reason for trial in made if trial.evaluation.failed}
+    if len(made) != FAILING or len(reasons) != 1 or any(not t.evaluation.failed for t in made):
+        return None
+    return Stopped("failing", f"its first {FAILING} trials have all failed for one reason")
 
 
 @dataclass(frozen=True, slots=True)

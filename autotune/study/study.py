@@ -80,6 +80,8 @@ class Study:
     first: Sequence[Strategy] = ()
     """Strategies that the user wants tried before the sampler is asked."""
     trials: list[Trial] = field(default_factory=list[Trial])
+    resumed: int = 0
+    """How many of them were kept from before."""
     repeats: int = 0
     """Suggestions that were answered from memory."""
     interrupted: bool = False
@@ -109,6 +111,7 @@ class Study:
         budget = min(budget, self.space.count())
         try:
             self._resume(on_trial, replay=replay)
+            self.resumed = len(self.trials)
             self._queue.extendleft(reversed(self.first))
             while not self._is_over(budget):
                 strategy = self._next(budget)

@@ -416,6 +416,7 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         (("--tp", "2", "--keep-gathered", "activations"), "sequence_parallel gathers, which is"),
         (("--keep-gathered", "some"), "unknown keep_gathered 'some'"),
         (("--mode", "inference", "--zero", "1"), "zero = 0 would do"),
+        (("--report", "x.pdf"), "a report is an HTML file; expected a name such as x.html"),
         (("--mode", "inference", "--recompute", "full"), "inference has no backward pass"),
     ],
 )

@@ -189,6 +189,8 @@ def test_a_sampler_that_looks_for_one_objective_is_refused(sampler: str) -> None
     [
         (["--objectives", ","], "expected metrics such as"),
         (["--objectives", "throughput,throughput"], "twice"),
+        (["--objectives", "mfu"], "one alone is --objective mfu"),
+        (["--objectives", "x=minimize"], "one alone is --objective x --direction minimize"),
         (["--objectives", "throughput,samples"], "unknown"),
         (["--objectives", "throughput=largest"], "METRIC=maximize"),
         (["--objectives", BOTH, "--objective", "latency"], "expected one of them"),

@@ -7,18 +7,24 @@ import math
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autotune import Evaluation, Search, TuneResult, solve
 from autotune.cli.options import seconds, share
+from autotune.durable.stated import Kept
 from autotune.exhaustive.grid import evaluate_grid
 from autotune.objectives import load_objective
 from autotune.objectives.costs import regret
 from autotune.rendering import as_text
 from autotune.reports.study import study_report
 from autotune.samplers.sampler import Predicts, Remaining
+from autotune.study.stopping import FAILING
 from autotune.testing import toy_problem
 from distir.errors import DistirError
 from distir.metrics import iteration_seconds
@@ -63,6 +69,42 @@ def test_when_the_time_is_over_no_trial_is_begun() -> None:
     assert found.stopped is not None
     assert found.stopped.reason == "timeout"
     assert 1 <= len(found.trials) <= 6
+
+
+@given(st.lists(st.sampled_from(["ok", "no such program", "another"]), min_size=6, max_size=9))
+@settings(max_examples=20, deadline=None)
+def test_a_search_ends_when_its_first_trials_fail_for_one_reason(ends: list[str]) -> None:
+    told = iter(ends)
+
+    def ending(strategy: Strategy) -> float:
+        end = next(told)
+        if end != "ok":
+            raise RuntimeError(end)
+        return 1.0
+
+    found = searched(ending, trials=len(ends))
+    hopeless = len({*ends[:FAILING]}) == 1 and ends[0] != "ok"
+    assert found.stopped is not None
+    assert found.stopped.reason == ("failing" if hopeless else "trials")
+    assert len(found.trials) == (FAILING if hopeless else len(ends))
+    assert ("have all failed for one reason" in as_text(study_report(found))) == hopeless
+
+
+def test_a_search_that_failed_is_taken_up_again(tmp_path: Path) -> None:
+    storage, broken = f"journal:{tmp_path / 'log'}", True
+
+    def mended(strategy: Strategy) -> float:
+        if broken:
+            raise RuntimeError("no such program")
+        return 1.0
+
+    search = Search(objective=mended, compare_grid=False, isolate=False, trials=FAILING + 3)
+    kept = Kept(storage=storage, study="mine")
+    first = solve(toy_problem(), search, kept=kept)
+    assert [trial.evaluation.failed for trial in first.trials] == [True] * FAILING
+    broken = False
+    more = solve(toy_problem(), search, kept=replace(kept, resume=True))
+    assert [trial.evaluation.failed for trial in more.trials] == [True] * FAILING + [False] * 3
 
 
 def always_one(strategy: Strategy) -> float:
