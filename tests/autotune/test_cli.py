@@ -304,6 +304,7 @@ def test_bad_usage_exits_with_two(
         ),
         (("run", "--model", "toy", "--mode", "trainin"), "did you mean training?"),
         (("simulat", "--model", "toy"), "unknown command simulat; did you mean simulate?"),
+        (("run", "--model", "toy", "--report", "x.pdf"), "expected a name such as x.html, not"),
         (("--versio",), "unknown option --versio; did you mean --version?"),
     ],
 )
@@ -416,7 +417,6 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         (("--tp", "2", "--keep-gathered", "activations"), "sequence_parallel gathers, which is"),
         (("--keep-gathered", "some"), "unknown keep_gathered 'some'"),
         (("--mode", "inference", "--zero", "1"), "zero = 0 would do"),
-        (("--report", "x.pdf"), "a report is an HTML file; expected a name such as x.html"),
         (("--mode", "inference", "--recompute", "full"), "inference has no backward pass"),
     ],
 )

@@ -113,17 +113,13 @@ def _weights(count: int) -> Floats:
     return found
 
 
-def distinct_columns(values: NDArray[np.generic]) -> tuple[Indices, Indices]:
+def distinct_columns(values: Floats | ClassNumbers) -> tuple[Indices, Indices]:
     """The distinct columns of an array, of which those are one that are equal to rounding: the
     position of the first of each, and the number of each column's distinct one."""
-    marks = np.add.reduce(_weights(len(values))[:, None] * values, axis=0)
+    marks: Floats = np.add.reduce(_weights(len(values))[:, None] * values, axis=0)
     _, first, numbers = np.unique(marks, return_index=True, return_inverse=True)
-    like = values.take(first.take(numbers), axis=1)
-    if np.issubdtype(values.dtype, np.integer):
-        unequal = values != like
-    else:
-        unequal = np.abs(values - like) > SAME_DURATION * np.abs(values)
-    (differing,) = unequal.any(axis=0).nonzero()
+    off = np.abs(values - values.take(first.take(numbers), axis=1))
+    (differing,) = (off > SAME_DURATION * np.abs(values)).any(axis=0).nonzero()
     if len(differing):
         numbers[differing] = len(first) + np.arange(len(differing))
         first = np.concatenate([first, differing])
