@@ -119,7 +119,7 @@ def distinct_columns(values: Floats | ClassNumbers) -> tuple[Indices, Indices]:
     marks: Floats = np.add.reduce(_weights(len(values))[:, None] * values, axis=0)
     _, first, numbers = np.unique(marks, return_index=True, return_inverse=True)
     off = np.abs(values - values.take(first.take(numbers), axis=1))
-    (differing,) = (off > SAME_DURATION * np.abs(values)).any(axis=0).nonzero()
+    differing = np.flatnonzero(np.any(off > SAME_DURATION * np.abs(values), axis=0))
     if len(differing):
         numbers[differing] = len(first) + np.arange(len(differing))
         first = np.concatenate([first, differing])
