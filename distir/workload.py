@@ -47,13 +47,14 @@ class Precision:
 
     Values are kept in `compute`, and products run in it, unless `product` names a narrower type
     in which they run on devices that have it. The optimizer updates the `master` copy of
-    parameters, or, without one, the parameters themselves.
+    parameters, or, without one, the parameters themselves; it keeps its moments in `moment`.
     """
 
     name: str
     compute: DType
     gradient: DType
     master: DType | None
+    moment: DType = DType.FLOAT32
     product: str | None = None
     keeps_computed: bool = False
     """Whether the gradients of the last microbatch are kept, as they were computed, beside the
@@ -82,6 +83,13 @@ PRECISIONS = {
     "bf16": Precision(
         name="bf16", compute=DType.BFLOAT16, gradient=DType.BFLOAT16, master=DType.FLOAT32
     ),
+    "pure-bf16": Precision(
+        name="pure-bf16",
+        compute=DType.BFLOAT16,
+        gradient=DType.BFLOAT16,
+        master=None,
+        moment=DType.BFLOAT16,
+    ),
     "fp8": Precision(
         name="fp8",
         compute=DType.BFLOAT16,
@@ -98,13 +106,10 @@ With `both` it is fp32, and those of the last microbatch stay in the type they w
 DEFAULT_SEQUENCE_LENGTH = 1024
 """The sequence length of models that leave it open."""
 
-MOMENT_BYTES = 4
-"""Bytes per element of an optimizer's moment: fp32."""
-
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer: the op of its step, and the number of fp32 moments it keeps per parameter."""
+    """An optimizer: the op of its step, and the number of moments it keeps per parameter."""
 
     step: type[SGDStep | MomentumStep | AdamStep]
     num_moments: int
@@ -123,7 +128,7 @@ OPTIMIZERS = {
 
 OUTER_OPTIMIZERS = {"nesterov": NesterovStep()}
 """The steps of replicas that synchronise every few steps, by the names of strategies, which have
-`mean` for none. Beside fp32 moments each keeps a copy of the parameters that it updates."""
+`mean` for none. Beside its moments each keeps a copy of the parameters that it updates."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

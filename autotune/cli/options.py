@@ -162,8 +162,9 @@ def add_model_options(
     group.add_argument(
         "--precision",
         default=SUPPRESS,
-        help="fp32, tf32 for products and fp32 for the rest, fp16, bf16, or fp8 for products and "
-        "bf16 for the rest (default: bf16 with fp32 master weights; fp16 on devices without bf16)",
+        help="fp32, tf32 for products and fp32 for the rest, fp16, bf16, fp8 for products and bf16 "
+        "for the rest, or pure-bf16, whose optimizer keeps nothing in fp32 (default: bf16 with "
+        "fp32 master weights; fp16 on devices without bf16)",
     )
     group.add_argument(
         "--gradient-precision",

@@ -13,12 +13,20 @@ from distir.rules import WorkloadFacts
 from distir.strategy import PLACEMENT, Strategy
 
 
-def no_tf32(framework: str) -> LaunchError:
-    """That a framework leaves to the training script whether PyTorch multiplies in TF32."""
-    return LaunchError(
-        f"precision = tf32 is no option of {framework}: the training script says it "
-        '(torch.set_float32_matmul_precision("high"))'
-    )
+_OF_SCRIPTS = {
+    "tf32": 'torch.set_float32_matmul_precision("high")',
+    "pure-bf16": "dtype=torch.bfloat16, as the model is loaded",
+}
+"""Precisions that no framework has an option for, but PyTorch; and what says them there."""
+
+
+def refuse_precision_of_scripts(framework: str, precision: str) -> None:
+    """Raises `LaunchError` for a precision that the training script says, and not the framework."""
+    if precision in _OF_SCRIPTS:
+        raise LaunchError(
+            f"precision = {precision} is no option of {framework}: the training script says it "
+            f"({_OF_SCRIPTS[precision]})"
+        )
 
 
 def _training(workload: WorkloadFacts) -> str | None:

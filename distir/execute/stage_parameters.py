@@ -18,7 +18,7 @@ from distir.plan import BlockProgram, ParameterUse
 from distir.plan.positions import positions_of
 from distir.transforms.instantiate import Instantiation
 from distir.transforms.moves import Local, move
-from distir.workload import MOMENT_BYTES, OUTER_OPTIMIZERS
+from distir.workload import OUTER_OPTIMIZERS
 
 
 @dataclass(slots=True)
@@ -80,11 +80,12 @@ class StageParameters:
                     for moment in moments.get(value, ())
                 ]
                 owned = self.ops.held(owned, self._updated_dtype(value))
+                types = self.ops.plan.workload.types
                 self.of_rank[value] = Parameter(
                     value,
                     self.ops.held(stored, self._dtype(value)),
                     owned,
-                    [self.ops.held(moment, DType.FLOAT32) for moment in own_moments],
+                    [self.ops.held(moment, types.moment) for moment in own_moments],
                     outer=self._outer_state(owned, program),
                 )
         self._lay_out()
@@ -101,7 +102,8 @@ class StageParameters:
         outer = OUTER_OPTIMIZERS.get(program.outer_optimizer)
         if outer is None:
             return []
-        nothing = [self.ops.held([0.0 * shard for shard in owned], DType.FLOAT32)]
+        types = self.ops.plan.workload.types
+        nothing = [self.ops.held([0.0 * shard for shard in owned], types.moment)]
         return [list(owned), *(nothing * outer.num_moments)]
 
     def _dtype(self, value: Value) -> DType:
@@ -181,6 +183,7 @@ class StageParameters:
         """Runs the optimizer's step on the owned part of every parameter, and makes the stored
         shards from the result."""
         updated: dict[int, dict[int, Shards]] = {}
+        types = self.ops.plan.workload.types
         for value in self.of_rank:
             if value not in self.holds:
                 continue
@@ -189,7 +192,7 @@ class StageParameters:
                 continue
             block, place = self.uses[value][0]
             operands = [parameter.owned, parameter.gradient, *parameter.moments]
-            dtypes = [self._updated_dtype(value), *(DType.FLOAT32 for _ in parameter.moments)]
+            dtypes = [self._updated_dtype(value), *(types.moment for _ in parameter.moments)]
             made = [
                 self.ops.computing.evaluate(optimizer, {}, arrays, dtypes)
                 for arrays in zip(*operands, strict=True)
@@ -238,7 +241,8 @@ class StageParameters:
         copy, *moments = parameter.outer
         operands = [copy, mean, *moments]
         step = OUTER_OPTIMIZERS[self.ops.plan.strategy.outer_optimizer]
-        dtypes = [self._updated_dtype(value), *(DType.FLOAT32 for _ in moments)]
+        types = self.ops.plan.workload.types
+        dtypes = [self._updated_dtype(value), *(types.moment for _ in moments)]
         made = [
             self.ops.computing.evaluate(step, {}, arrays, dtypes)
             for arrays in zip(*operands, strict=True)
@@ -305,7 +309,7 @@ class StageParameters:
         master = types.master.itemsize if types.master is not None else 0
         moments = [*parameter.moments, *parameter.outer[1:]]
         size = float(np.size(parameter.owned[0])) * master
-        size += sum(np.size(each[0]) for each in moments) * MOMENT_BYTES
+        size += sum(np.size(each[0]) for each in moments) * types.moment.itemsize
         copies = sum(np.size(each[0]) for each in parameter.outer[:1])
         return size + copies * (master or types.compute.itemsize)
 

@@ -17,7 +17,7 @@ from distir.importers.load import load_source
 from distir.ir.core import Node
 from distir.ops.collective import Collective
 from distir.plan import BlockProgram, Planner
-from distir.simulation.pricing.state import StateBytes, state_bytes
+from distir.simulation.pricing.state import StateBytes, optimizer_bytes_per_element, state_bytes
 from distir.simulation.pricing.tied import charged_elsewhere
 from distir.strategy import Strategy
 from distir.workload import Workload
@@ -81,6 +81,9 @@ def test_zero_shares_what_tp_leaves_on_a_device(planner: Planner) -> None:
         ("bf16", "compute", "adam", 2 + 2 + 4 + 8),
         ("fp16", "compute", "adam", 2 + 2 + 4 + 8),
         ("fp8", "compute", "adam", 2 + 2 + 4 + 8),
+        ("pure-bf16", "compute", "sgd", 2 + 2),
+        ("pure-bf16", "compute", "adam", 2 + 2 + 2 * 2),
+        ("pure-bf16", "fp32", "adam", 2 + 4 + 2 * 2),
         ("bf16", "fp32", "adam", 2 + 4 + 4 + 8),
         ("bf16", "both", "adam", 2 + (2 + 4) + 4 + 8),
         ("fp32", "both", "adam", 4 + 4 + 8),
@@ -96,6 +99,25 @@ def test_state_per_parameter_follows_from_its_types(
     program = layer_of(Planner(workload), Strategy())
     parameters = sum(use.type.num_elements for use in program.parameters)
     assert state_bytes(workload, program).total == bytes_per_parameter * parameters
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "read", "written"),
+    [
+        ("bf16", "adam", 2 + (4 + 8), (4 + 8) + 2),
+        ("bf16", "sgd", 2 + 4, 4 + 2),
+        ("fp32", "adam", 4 + 4 + 8, 4 + 8),
+        ("fp32", "sgd", 4 + 4, 4),
+        ("pure-bf16", "adam", 2 + 2 + 4, 2 + 4),
+    ],
+)
+def test_an_optimizer_moves_what_it_reads_and_writes(
+    planner: Planner, precision: str, optimizer: str, read: int, written: int
+) -> None:
+    """The gradient, and the master copy or the parameter itself, and moments; then these, and the
+    parameter where there is a master copy."""
+    workload = planner.workload.resized(precision=precision, optimizer=optimizer)
+    assert optimizer_bytes_per_element(workload) == read + written
 
 
 @pytest.mark.parametrize("zero", range(4))

@@ -153,14 +153,31 @@ def test_without_zero_gradients_are_added_up_as_they_are_computed(tmp_path: Path
         )
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan", "bridge", "nanotron"])
-def test_frameworks_without_an_option_for_tf32_refuse_it_in_one_line(
-    tmp_path: Path, name: str
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *((name, "tf32") for name in ("deepspeed", "accelerate", "torchtitan", "bridge")),
+        *((name, "pure-bf16") for name in ("deepspeed", "accelerate", "megatron", "bridge")),
+        ("nanotron", "tf32"),
+        ("nanotron", "pure-bf16"),
+    ],
+)
+def test_frameworks_without_an_option_for_a_precision_refuse_it_in_one_line(
+    tmp_path: Path, name: str, precision: str
 ) -> None:
-    problem = load_problem("llama3.2-1b", "dgx-a100", devices=2, precision="tf32")
-    with pytest.raises(LaunchError, match="precision = tf32 is no") as refused:
+    problem = load_problem("llama3.2-1b", "dgx-a100", devices=2, precision=precision)
+    with pytest.raises(LaunchError, match=f"precision = {precision} is no") as refused:
         read_back(TARGETS.get(name), launch_with(problem, Strategy(dp=2)), tmp_path)
     assert "\n" not in str(refused.value)
+
+
+def test_torchtitan_may_keep_nothing_in_fp32(tmp_path: Path) -> None:
+    problem = load_problem(
+        "llama3-8b", "hgx-h100", devices=2, precision="pure-bf16", gradient_precision="fp32"
+    )
+    target, launch = TARGETS.get("torchtitan"), launch_with(problem, Strategy(dp=2))
+    assert read_back(target, launch, tmp_path).facts["precision"] == "pure-bf16"
+    assert "precision" in {note.what for note in target.approximated(launch.facts)}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])

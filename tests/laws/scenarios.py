@@ -486,7 +486,7 @@ def scenarios(
         model=LoadedModel("model", draw(functions)),
         mode=draw(st.sampled_from(["training", "training", "inference"])),
         batch_size=strategy.dp * strategy.microbatches * draw(st.integers(1, 3)),
-        precision=draw(st.sampled_from(["bf16", "fp32", "tf32", "fp8"])),
+        precision=draw(st.sampled_from(["bf16", "fp32", "tf32", "fp8", "pure-bf16"])),
         gradient_precision=draw(st.sampled_from(["compute", "compute", "fp32", "both"])),
         optimizer=draw(st.sampled_from(["adam", "sgd", "momentum"])),
         vocabulary_multiple=draw(st.sampled_from([1, 1, 4])),

@@ -124,6 +124,26 @@ def test_tf32_may_be_denied(text: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("pure bf16", "pure-bf16"),
+        ("bf16 (pure)", "pure-bf16"),
+        ("pure_bf16=true", "pure-bf16"),
+        ("full bfloat16", "pure-bf16"),
+        ("bf16 weights, gradients and optimizer states", "pure-bf16"),
+        ("bf16 without master weights", "pure-bf16"),
+        ("bf16, no fp32 master weights", "pure-bf16"),
+        ("pure_bf16=false, bf16", "bf16"),
+        ("bf16, not pure", "bf16"),
+        ("bf16 mixed precision", "bf16"),
+        ("bf16 with fp32 master weights", "bf16"),
+    ],
+)
+def test_the_optimizer_may_keep_nothing_in_fp32(text: str, precision: str) -> None:
+    assert case(precision=text).precision == precision
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [("sequence parallel, no TP overlap", True), ("--sequence-parallel", True), ("sp=off", False)],
 )

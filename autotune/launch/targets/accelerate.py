@@ -20,10 +20,10 @@ from autotune.launch.common import (
     length_of_script,
     model_file,
     no_pipeline,
-    no_tf32,
     not_padded,
     offloaded_by_fsdp,
     one_schedule,
+    refuse_precision_of_scripts,
     unsaid,
 )
 from autotune.launch.errors import LaunchError
@@ -128,8 +128,7 @@ _MIXED = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 
 
 def _write_precision(facts: Facts) -> Options:
-    if facts["precision"] == "tf32":
-        raise no_tf32("accelerate")
+    refuse_precision_of_scripts("accelerate", facts["precision"])
     if facts["precision"] not in _MIXED:
         raise LaunchError(
             f"precision = {facts['precision']} needs a backend of its own: see fp8_config"

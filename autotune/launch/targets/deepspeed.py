@@ -15,9 +15,9 @@ from autotune.launch.common import (
     length_of_script,
     model_file,
     no_pipeline,
-    no_tf32,
     not_padded,
     one_schedule,
+    refuse_precision_of_scripts,
     replicas_left,
     unsaid,
 )
@@ -54,8 +54,7 @@ def _write_precision(facts: Facts) -> Options:
     name = facts["precision"]
     if name == "fp8":
         raise LaunchError("precision = fp8 is no option of DeepSpeed: the model's layers say it")
-    if name == "tf32":
-        raise no_tf32("DeepSpeed")
+    refuse_precision_of_scripts("DeepSpeed", name)
     return {} if name == "fp32" else {f"{name}.enabled": True}
 
 

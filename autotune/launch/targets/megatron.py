@@ -374,6 +374,11 @@ def _write_precision(facts: Facts) -> Options:
     name = facts["precision"]
     if name == "fp8":
         return {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}
+    if name == "pure-bf16":
+        raise LaunchError(
+            "precision = pure-bf16 is no option of Megatron-LM, whose optimizers update parameters "
+            "in fp32; search with --precision bf16"
+        )
     return {} if name in ("fp32", "tf32") else {f"--{name}": True}
 
 

@@ -10,9 +10,9 @@ from autotune.launch.common import (
     length_of_text,
     nearest_experts,
     neighbours_share_experts,
-    no_tf32,
     not_padded,
     offloaded_by_fsdp,
+    refuse_precision_of_scripts,
 )
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts, Launch
@@ -180,30 +180,38 @@ def _read_recompute(options: Options, facts: Facts) -> Facts:
 
 
 _PARAM, _DTYPE = f"{_T}mixed_precision_param", f"{_T}dtype"
+_PURE = "pure-bf16"
+_PRECISIONS = {
+    ("bfloat16", "float32"): "bf16",
+    ("float32", "float32"): "fp32",
+    ("bfloat16", "bfloat16"): _PURE,
+}
+"""By the types in which parameters are read, and in which they rest."""
 
 
 def _write_precision(facts: Facts) -> Options:
-    if facts["precision"] == "tf32":
-        raise no_tf32("torchtitan")
+    if facts["optimizer"] != "adam":
+        raise LaunchError(f"optimizer = {facts['optimizer']}: registry functions have AdamW")
+    if facts["precision"] == _PURE:
+        return {_PARAM: "bfloat16", _DTYPE: "bfloat16"}
+    refuse_precision_of_scripts("torchtitan", facts["precision"])
     if facts["precision"] not in ("bf16", "fp32"):
         raise LaunchError(
             f"precision = {facts['precision']} is no option of torchtitan: a converter of the "
             "registry function says it"
         )
-    if facts["optimizer"] != "adam":
-        raise LaunchError(f"optimizer = {facts['optimizer']}: registry functions have AdamW")
     return {_PARAM: "bfloat16" if facts["precision"] == "bf16" else "float32"}
 
 
 def _read_precision(options: Options, facts: Facts) -> Facts:
-    word = options.get(_PARAM, "bfloat16")
-    if word not in ("bfloat16", "float32") or options.get(_DTYPE, "float32") != "float32":
+    types = options.get(_PARAM, "bfloat16"), options.get(_DTYPE, "float32")
+    if types not in _PRECISIONS:
         raise LaunchError(
-            f"{_PARAM} {word} with {_DTYPE} {options.get(_DTYPE, 'float32')} is not simulated; "
-            "what is: bfloat16 or float32 over parameters in float32"
+            f"{_PARAM} {types[0]} with {_DTYPE} {types[1]} is not simulated; what is: "
+            f"{', '.join(' with '.join(each) for each in _PRECISIONS)}"
         )
     return {
-        "precision": "bf16" if word == "bfloat16" else "fp32",
+        "precision": _PRECISIONS[types],
         "gradient_precision": "fp32",
         "optimizer": "adam",
         "mode": "training",
@@ -305,6 +313,11 @@ def _approximated(facts: Facts) -> Iterator[Note]:
             "gradient_precision",
             "gradients are reduced in fp32 only, which is twice the bytes: see as torchtitan runs "
             "it; search with --gradient-precision fp32",
+        )
+    if facts["precision"] == _PURE:
+        yield Note(
+            "precision",
+            "gradients that were reduced in fp32 rest in bf16, half of what is counted for them",
         )
     if facts["recompute"] == "full":
         yield Note(

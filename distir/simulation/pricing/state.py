@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from distir.plan import BlockProgram
-from distir.workload import MOMENT_BYTES, OPTIMIZERS, OUTER_OPTIMIZERS, Workload
+from distir.workload import OPTIMIZERS, OUTER_OPTIMIZERS, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class StateBytes:
 
 def optimizer_state_bytes(workload: Workload) -> int:
     """Optimizer bytes per parameter: the master copy, if there is one, and the moments."""
-    master = workload.types.master
-    moments = OPTIMIZERS[workload.optimizer].num_moments * MOMENT_BYTES
-    return moments + (master.itemsize if master else 0)
+    types = workload.types
+    moments = OPTIMIZERS[workload.optimizer].num_moments * types.moment.itemsize
+    return moments + (types.master.itemsize if types.master else 0)
 
 
 def outer_state_bytes(workload: Workload, program: BlockProgram) -> int:
@@ -63,7 +63,7 @@ def outer_state_bytes(workload: Workload, program: BlockProgram) -> int:
     if outer is None:
         return 0
     types = workload.types
-    return outer.num_moments * MOMENT_BYTES + (types.master or types.compute).itemsize
+    return outer.num_moments * types.moment.itemsize + (types.master or types.compute).itemsize
 
 
 def updated_bytes(workload: Workload) -> int:
@@ -72,12 +72,11 @@ def updated_bytes(workload: Workload) -> int:
 
 
 def optimizer_bytes_per_element(workload: Workload) -> float:
-    """Bytes that an optimizer step moves per parameter: it reads state and gradient, and writes
-    state and parameter."""
-    state = optimizer_state_bytes(workload)
-    types = workload.types
-    read = state or types.compute.itemsize
-    return float(read + types.gradient.itemsize + state + types.compute.itemsize)
+    """Bytes that an optimizer step moves per parameter: it reads state, gradient, and the parameter
+    where there is no master copy of it, and writes state and parameter."""
+    state, types = optimizer_state_bytes(workload), workload.types
+    updated = 0 if types.master else types.compute.itemsize
+    return float(state + types.gradient.itemsize + updated + state + types.compute.itemsize)
 
 
 def outer_bytes_per_element(workload: Workload, program: BlockProgram) -> tuple[float, float]:
