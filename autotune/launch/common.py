@@ -12,7 +12,6 @@ from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
 from distir.rules import WorkloadFacts
 from distir.strategy import PLACEMENT, Strategy
 
-
 _OF_SCRIPTS = {
     "tf32": 'torch.set_float32_matmul_precision("high")',
     "pure-bf16": "dtype=torch.bfloat16, as the model is loaded",
