@@ -35,6 +35,11 @@ class Skeleton:
     """The schedule with this skeleton that has enough rounds to keep the pipeline full for long."""
     repetitions: RoundRepetitions
 
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of `compiled`."""
+        return _rounds_when_full(len(self.repetitions))
+
     def rounds_in(self, repetitions: Sequence[tuple[int, int]]) -> int:
         """Whole rounds that these repetitions make; 0 if not whole.
 
