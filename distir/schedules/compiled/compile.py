@@ -285,18 +285,9 @@ class CompiledSchedule:
     def peak_in_flight(self) -> PeakInFlight:
         """The microbatches in flight when ranks hold most of them."""
         tables = self.situation_tables
-        cost_kinds = {kind for table in tables for kind in table.cost_kinds.tolist()}
-        peaks: tuple[list[tuple[int, int]], ...] = ([], [], [])
-        for table in tables:
-            counts = table.counts.copy()
-            if cost_kinds != {FORWARD}:  # the microbatch of a forward pass is in flight after it
-                (starting,) = np.nonzero(table.cost_kinds == FORWARD)
-                counts[starting, 2 * table.positions[starting]] += 1
-            forward, backward = counts[:, ::2].sum(axis=1), counts[:, 1::2].sum(axis=1)
-            for peak, total in zip(peaks, (forward, backward, forward + backward), strict=True):
-                fullest = counts[total.argmax()].tolist()
-                peak += zip(fullest[::2], fullest[1::2], strict=True)
-        different = tuple(dict.fromkeys(map(tuple, peaks)))
+        cost_kinds = set[int]().union(*(table.kinds for table in tables))
+        peaks = zip(*(table.fullest for table in tables), strict=True)
+        different = tuple(dict.fromkeys(tuple(chain.from_iterable(peak)) for peak in peaks))
         return PeakInFlight(self.stages_of_ranks, different, tuple(sorted(cost_kinds)))
 
     @property
