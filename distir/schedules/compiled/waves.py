@@ -35,8 +35,10 @@ __all__ = [
     "WaveActions",
     "WaveLoop",
     "Waves",
+    "channels_at",
     "channels_of",
     "find_waves",
+    "rhythm_channels",
 ]
 
 FEWEST_REPEATS = 4
@@ -142,7 +144,7 @@ def find_waves(compiled: CompiledSchedule) -> Waves | None:
 def channels_of(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
     """The channels of a schedule; None if microbatches overtake each other."""
     source = compiled.source
-    return _rhythm_channels(source) if isinstance(source, Rhythm) else _schedule_channels(compiled)
+    return rhythm_channels(source) if isinstance(source, Rhythm) else _schedule_channels(compiled)
 
 
 class Passes:
@@ -180,7 +182,8 @@ def _channels(sender_of: Mapping[RankAction, RankAction]) -> tuple[Channel, ...]
     return tuple(channels)
 
 
-def _rhythm_channels(rhythm: Rhythm) -> tuple[Channel, ...]:
+def rhythm_channels(rhythm: Rhythm) -> tuple[Channel, ...]:
+    """The channels of a rhythm, in which no microbatches overtake each other."""
     backward = INPUT_PART if rhythm.splits_backward else BACKWARD
     sender_of: dict[RankAction, RankAction] = {}
     for ranks in rhythm.ranks_of_stages:
@@ -221,6 +224,21 @@ def _schedule_channels(compiled: CompiledSchedule) -> tuple[Channel, ...] | None
     return _channels({here: there for here, there in sender_of.items() if there is not None})
 
 
+def channels_at(
+    ends: Sequence[RankAction], passes: Integers, ranks: Indices, costs: Integers
+) -> Indices:
+    """The channels that actions read from or send on, or -1, given the ends of channels where that
+    happens, and by cost number the passes that do it."""
+    if not ends:
+        return np.full(len(costs), -1)
+    each, own = len(passes), passes[costs]
+    keys = np.array([rank * each + cost for rank, cost in ends], np.int64)
+    order = np.argsort(keys)
+    wanted = ranks * each + own
+    found = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+    return np.where((keys[found] == wanted) & (own >= 0), found, -1)
+
+
 # --- lockstep -------------------------------------------------------------------------------------
 
 
@@ -240,8 +258,8 @@ class _Lockstep:
         lengths = [sum(len(pattern) for pattern, _ in patterns) for patterns in repeated]
         self.rank: Indices = np.repeat(np.arange(len(repeated)), lengths)
         readers, senders = [each.reader for each in channels], [each.sender for each in channels]
-        self.reads = self._channel(readers, passes.read)
-        self.sends = self._channel(senders, passes.sent)
+        self.reads = channels_at(readers, passes.read, self.rank, self.cost)
+        self.sends = channels_at(senders, passes.sent, self.rank, self.cost)
         """Per entry, the channel that it reads from and the one that it sends on, or -1."""
         self.reads_of: list[int] = self.reads.tolist()
         self.sends_of: list[int] = self.sends.tolist()
@@ -273,18 +291,6 @@ class _Lockstep:
         self.loops: list[WaveLoop] = []
         self.seen: dict[object, tuple[int, list[int], list[int]]] = {}
         """By state of the ranks: the wave at which they were in it, and what was left and sent."""
-
-    def _channel(self, ends: Sequence[RankAction], passes: Integers) -> Indices:
-        """Per entry, the channel that its pass reads from or sends on, or -1, given the ends of
-        channels where that happens."""
-        if not ends:
-            return np.full(len(self.cost), -1)
-        each, own = len(passes), passes[self.cost]
-        keys = np.array([rank * each + cost for rank, cost in ends], np.int64)
-        order = np.argsort(keys)
-        wanted = self.rank * each + own
-        found = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
-        return np.where((keys[found] == wanted) & (own >= 0), found, -1)
 
     def run(self) -> Waves | None:
         """The waves of the schedule; None if ranks wait for each other."""
