@@ -104,43 +104,30 @@ class SituationChanges:
     """Of each situation the index of its last change; -1 before the first change."""
 
 
-def situations_of(
-    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
-) -> tuple[Situation, ...]:
-    """The situations of a rank that runs these patterns and holds these stages.
+def situations_of(placed: Sequence[RepeatedCosts], stages: Sequence[int]) -> tuple[Situation, ...]:
+    """The situations of a rank that holds these stages and runs these patterns, with stages given
+    as positions among them (see `CompiledSchedule.placed_costs`).
 
     Drops dominated situations: those with no more in flight of anything than another situation of
     the same stage and cost kind.
     """
     return tuple(
         Situation(stages[cost // COST_KINDS], cost % COST_KINDS, _by_stage(counts))
-        for cost, counts in _situations(*_shortened(repeated, stages))
+        for cost, counts in _situations(_shortened(placed), len(stages))
     )
 
 
-def situation_table_of(repeated: Sequence[RepeatedCosts], stages: Sequence[int]) -> SituationTable:
+def situation_table_of(placed: Sequence[RepeatedCosts], stages: Sequence[int]) -> SituationTable:
     """`situations_of` as arrays; ranks with the same situations, if only of other stages, get the
     same object."""
-    return _kept_table(*_shortened(repeated, stages))
+    return _kept_table(_shortened(placed), len(stages))
 
 
-def _shortened(
-    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
-) -> tuple[tuple[RepeatedCosts, ...], int]:
-    """Patterns with the same situations, of as many stages from 0 on, and with fewer repetitions: a
-    pattern that leaves as much in flight as there was before it is run once, as its repetitions
-    repeat its situations."""
-    place = {
-        stage * COST_KINDS + kind: at * COST_KINDS + kind
-        for at, stage in enumerate(stages)
-        for kind in range(COST_KINDS)
-    }
-    placed = [(tuple([place[cost] for cost in pattern]), times) for pattern, times in repeated]
-    return (
-        tuple(
-            [(pattern, times if any(_left_in_flight(pattern)) else 1) for pattern, times in placed]
-        ),
-        len(stages),
+def _shortened(placed: Sequence[RepeatedCosts]) -> tuple[RepeatedCosts, ...]:
+    """Patterns with the same situations and with fewer repetitions: a pattern that leaves as much
+    in flight as there was before it is run once, as its repetitions repeat its situations."""
+    return tuple(
+        [(pattern, times if any(_left_in_flight(pattern)) else 1) for pattern, times in placed]
     )
 
 

@@ -128,11 +128,13 @@ def repeated_steps(
     *patterns: tuple[Iterable[Step | OverlappedSteps], int],
 ) -> tuple[RepeatedSteps, ...]:
     """Patterns, each with how often it is repeated, without empty patterns and repetitions of 0."""
-    made = (_repeated(pattern, times) for pattern, times in patterns)
-    return tuple(repeated for repeated in made if repeated.pattern and repeated.times > 0)
+    made = [_repeated(tuple(pattern), times) for pattern, times in patterns if times > 0]
+    return tuple([repeated for repeated in made if repeated.pattern])
 
 
-def _repeated(pattern: Iterable[Step | OverlappedSteps], times: int) -> RepeatedSteps:
+def _repeated(pattern: tuple[Step | OverlappedSteps, ...], times: int) -> RepeatedSteps:
+    if not any([isinstance(first, tuple) for first, _ in pattern]):
+        return RepeatedSteps(cast("tuple[Step, ...]", pattern), times)
     steps: list[Step] = []
     overlapped: list[int] = []
     for each in pattern:

@@ -342,8 +342,10 @@ def _indices(ranges: Sequence[tuple[Ints, Ints, Ints]]) -> list[list[Index]]:
     until = np.where(length > 0, numbers[ends - 1] + 1, 0)
     columns = (straight, begins, ends, first, until, step)
     found = [
-        slice(*edges) if is_slice else numbers[begin:end]
-        for is_slice, begin, end, *edges in zip(*(each.tolist() for each in columns), strict=True)
+        slice(start, stop, by) if is_slice else numbers[begin:end]
+        for is_slice, begin, end, start, stop, by in zip(
+            *(each.tolist() for each in columns), strict=True
+        )
     ]
     waves = len(found) // len(ranges)
     return [found[at : at + waves] for at in range(0, len(found), waves)]
