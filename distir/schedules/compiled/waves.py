@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import sub
 
 import numpy as np
@@ -20,7 +21,6 @@ from distir.arrays import Flags, Indices, Integers
 from distir.schedules.compiled.compile import CompiledSchedule
 from distir.schedules.compiled.costs import (
     BACKWARD,
-    COMPLETING,
     COST_KINDS,
     FORWARD,
     INPUT_PART,
@@ -68,6 +68,8 @@ class Channel:
 class WaveActions:
     """Actions in waves, as arrays: the actions of a wave come one after the other."""
 
+    edges: Indices
+    """Where waves begin, and where the last one ends."""
     wave: Indices
     """The number of each action's wave."""
     rank: Indices
@@ -86,18 +88,19 @@ class WaveActions:
     last: Flags
     """Whether it completes the gradients of its stage (in a loop: in the last repeat)."""
 
-    def taken(self, which: Indices) -> WaveActions:
-        """The actions in these places."""
+    def ordered(self, order: Indices) -> WaveActions:
+        """The actions in an order that leaves each in its wave."""
         return WaveActions(
-            self.wave[which],
-            self.rank[which],
-            self.cost[which],
-            self.reads[which],
-            self.read[which],
-            self.sends[which],
-            self.sent[which],
-            self.first[which],
-            self.last[which],
+            self.edges,
+            self.wave,
+            self.rank[order],
+            self.cost[order],
+            self.reads[order],
+            self.read[order],
+            self.sends[order],
+            self.sent[order],
+            self.first[order],
+            self.last[order],
         )
 
 
@@ -153,23 +156,26 @@ class Passes:
 
     def __init__(self, compiled: CompiledSchedule) -> None:
         backward = INPUT_PART if compiled.source.splits_backward else BACKWARD
-        stages = compiled.stages
-        self.kinds = np.tile(np.arange(COST_KINDS), stages + len(compiled.pairs))
+        stages, pairs = compiled.stages, compiled.pairs
+        self.kinds: Indices = np.arange((stages + len(pairs)) * COST_KINDS) % COST_KINDS
         """The cost kind that each cost number has."""
-        forward, in_pair = self.kinds == FORWARD, np.arange(len(self.kinds)) >= stages * COST_KINDS
-        pairs = np.array(compiled.pairs, np.int64).reshape(-1, 2)
-        self.stage: Indices = np.repeat([*range(stages), *pairs[:, 1].tolist()], COST_KINDS)
+        forward, in_pairs = self.kinds == FORWARD, slice(stages * COST_KINDS, None)
+        self.stage: Indices = np.arange(len(self.kinds)) // COST_KINDS
         """The stage of an action; of the last two entries of an overlapped pair, that of its
         forward and that of its backward pass."""
-        self.stage[forward & in_pair] = pairs[:, 0]
+        self.stage[in_pairs] = [
+            pair[kind != FORWARD] for pair in pairs for kind in range(COST_KINDS)
+        ]
         alone = self.stage * COST_KINDS + np.where(forward, FORWARD, backward)
-        first, last = (
-            np.where(in_pair, of_pair, WEIGHT_PART) for of_pair in (BACKWARD, INPUT_PART)
-        )
-        self.read: Integers = np.where(self.kinds == first, -1, alone)
+        reads, sends = (self.kinds != WEIGHT_PART for _ in range(2))
+        reads[in_pairs] = self.kinds[in_pairs] != BACKWARD
+        sends[in_pairs] = self.kinds[in_pairs] != INPUT_PART
+        self.read: Integers = np.where(reads, alone, -1)
         """The pass that waits for a message when an action begins; -1 if none does."""
-        self.sent: Integers = np.where(self.kinds == last, -1, alone)
+        self.sent: Integers = np.where(sends, alone, -1)
         """The pass that sends a message when an action ends; -1 if none does."""
+        self.completes = (self.kinds == BACKWARD) | (self.kinds == WEIGHT_PART)
+        """Whether an action completes gradients of a microbatch."""
 
 
 def _channels(sender_of: Mapping[RankAction, RankAction]) -> tuple[Channel, ...]:
@@ -242,42 +248,51 @@ def channels_at(
 # --- lockstep -------------------------------------------------------------------------------------
 
 
-class _Lockstep:
-    """Ranks that run their actions in lockstep, and the waves that this makes.
+class _Entries:
+    """The actions of all patterns, numbered pattern by pattern and rank by rank: these numbers, the
+    *entries*, say where ranks are."""
 
-    The actions of all patterns are numbered, pattern by pattern and rank by rank: these numbers,
-    the *entries*, say where ranks are.
-    """
-
-    def __init__(self, compiled: CompiledSchedule, channels: tuple[Channel, ...]) -> None:
+    def __init__(self, compiled: CompiledSchedule, channels: Sequence[Channel]) -> None:
         repeated = compiled.timed_costs
-        self.channels = channels
         self.passes = passes = Passes(compiled)
-        costs = [cost for patterns in repeated for pattern, _ in patterns for cost in pattern]
-        self.cost: Integers = np.array(costs, np.int64)
-        lengths = [sum(len(pattern) for pattern, _ in patterns) for patterns in repeated]
-        self.rank: Indices = np.repeat(np.arange(len(repeated)), lengths)
-        readers, senders = [each.reader for each in channels], [each.sender for each in channels]
-        self.reads = channels_at(readers, passes.read, self.rank, self.cost)
-        self.sends = channels_at(senders, passes.sent, self.rank, self.cost)
-        """Per entry, the channel that it reads from and the one that it sends on, or -1."""
-        self.reads_of: list[int] = self.reads.tolist()
-        self.sends_of: list[int] = self.sends.tolist()
         self.begins: list[list[int]] = []
         """Per rank, the first entries of its patterns."""
         self.times = [[times for _, times in patterns] for patterns in repeated]
-        self.following = list(range(1, len(costs) + 1))
-        """Per entry, the next one; at the end of a pattern, `~rank`."""
-        end = 0
+        costs: list[int] = []
+        borders = [0]
+        ends: list[tuple[int, int]] = []
         for rank, patterns in enumerate(repeated):
             self.begins.append([])
             for pattern, _ in patterns:
-                self.begins[-1].append(end)
-                end += len(pattern)
-                self.following[end - 1] = ~rank
-        self.pattern_index = [0 for _ in repeated]
+                self.begins[-1].append(len(costs))
+                costs += pattern
+                ends.append((len(costs) - 1, rank))
+            borders.append(len(costs))
+        self.following = list(range(1, len(costs) + 1))
+        """Per entry, the next one; at the end of a pattern, `~rank`."""
+        for entry, rank in ends:
+            self.following[entry] = ~rank
+        self.cost: Integers = np.array(costs, np.int64)
+        lengths = [end - begin for begin, end in pairwise(borders)]
+        self.rank: Indices = np.repeat(np.arange(len(repeated)), lengths)
+        readers, senders = [each.reader for each in channels], [each.sender for each in channels]
+        self.reads = channels_at(readers, passes.read, self.rank, self.cost)
+        """Per entry, the channel that it reads from, or -1."""
+        self.sends = channels_at(senders, passes.sent, self.rank, self.cost)
+        """The same of the channel that it sends on."""
+
+
+class _Lockstep:
+    """Ranks that run their actions in lockstep, and the waves that this makes."""
+
+    def __init__(self, compiled: CompiledSchedule, channels: tuple[Channel, ...]) -> None:
+        self.channels = channels
+        self.entries = entries = _Entries(compiled, channels)
+        self.reads: list[int] = entries.reads.tolist()
+        self.sends: list[int] = entries.sends.tolist()
+        self.pattern_index = [0 for _ in entries.times]
         """Per rank, the index of the pattern that it runs."""
-        self.left: list[int] = [times[0] for times in self.times]
+        self.left: list[int] = [times[0] for times in entries.times]
         """Per rank, the repetitions of the pattern that are left, the current one included."""
         self.taken: list[int] = [0 for _ in channels]
         self.sent: list[int] = [0 for _ in channels]
@@ -294,7 +309,7 @@ class _Lockstep:
 
     def run(self) -> Waves | None:
         """The waves of the schedule; None if ranks wait for each other."""
-        runnable = [begins[0] for begins in self.begins]
+        runnable = [begins[0] for begins in self.entries.begins]
         while started := self._started(runnable):
             self.ran += started
             self.ends.append(len(self.ran))
@@ -305,7 +320,7 @@ class _Lockstep:
             return None
         return Waves(
             channels=self.channels,
-            passes=self.passes,
+            passes=self.entries.passes,
             num_links=len({each.link for each in self.channels}),
             most_under_way=tuple(self.most_under_way),
             actions=self._actions(),
@@ -315,7 +330,7 @@ class _Lockstep:
     def _started(self, runnable: Sequence[int]) -> list[int]:
         """The runnable entries whose messages are there; the others are put into `waiting`."""
         started: list[int] = []
-        reads, sent, taken = self.reads_of, self.sent, self.taken
+        reads, sent, taken = self.reads, self.sent, self.taken
         for entry in runnable:
             channel = reads[entry]
             if channel >= 0:
@@ -331,7 +346,7 @@ class _Lockstep:
         the waves may repeat."""
         runnable: list[int] = []
         repeats = False
-        sends, following, waiting = self.sends_of, self.following, self.waiting
+        sends, following, waiting = self.sends, self.entries.following, self.waiting
         for entry in started:
             channel = sends[entry]
             if channel >= 0:
@@ -353,15 +368,14 @@ class _Lockstep:
 
     def _after_pattern(self, rank: int) -> int:
         """The next entry of a rank that has come to the end of a pattern; -1 if there is none."""
+        begins = self.entries.begins[rank]
         self.left[rank] -= 1
-        index = self.pattern_index[rank]
         if not self.left[rank]:
-            index += 1
-            self.pattern_index[rank] = index
-            if index == len(self.begins[rank]):
+            self.pattern_index[rank] += 1
+            if self.pattern_index[rank] == len(begins):
                 return -1
-            self.left[rank] = self.times[rank][index]
-        return self.begins[rank][index]
+            self.left[rank] = self.entries.times[rank][self.pattern_index[rank]]
+        return begins[self.pattern_index[rank]]
 
     def _look_back(self, runnable: Sequence[int]) -> None:
         """Makes a loop if the ranks have been in this state before: each is at an entry that is
@@ -373,12 +387,17 @@ class _Lockstep:
             self.seen[state] = len(self.ends), [*self.left], [*self.sent]
             return
         begin, left, sent = self.seen[state]
-        repetitions = [then - now for then, now in zip(left, self.left, strict=True)]
+        repetitions = list(map(sub, left, self.left))
         times = min((now - 1) // n for now, n in zip(self.left, repetitions, strict=True) if n)
-        if times < FEWEST_REPEATS:
-            return
-        messages = [now - then for then, now in zip(sent, self.sent, strict=True)]
-        under = tuple(range(t, s) for s, t in zip(self.sent, self.taken, strict=True))
+        if times >= FEWEST_REPEATS:
+            self._repeat(begin, times, repetitions, list(map(sub, self.sent, sent)))
+            self.seen.clear()
+
+    def _repeat(
+        self, begin: int, times: int, repetitions: Sequence[int], messages: Sequence[int]
+    ) -> None:
+        """Repeats the waves since `begin`. A repeat has these repetitions of the patterns of ranks,
+        and so many messages on channels."""
         end = len(self.ends)
         self.loops.append(
             WaveLoop(
@@ -386,7 +405,7 @@ class _Lockstep:
                 end=end + end - begin,
                 times=times,
                 messages=tuple(messages),
-                under_way=under,
+                under_way=tuple(map(range, self.taken, self.sent)),
                 repetitions=tuple(zip(self.pattern_index, repetitions, strict=True)),
             )
         )
@@ -396,21 +415,21 @@ class _Lockstep:
         self.left = [now - times * n for now, n in zip(self.left, repetitions, strict=True)]
         self.sent = [now + times * n for now, n in zip(self.sent, messages, strict=True)]
         self.taken = [now + times * n for now, n in zip(self.taken, messages, strict=True)]
-        self.seen.clear()
 
     def _actions(self) -> WaveActions:
         """The actions of all waves."""
-        ran = np.array(self.ran, np.int64)
-        rank, cost = self.rank[ran], self.cost[ran]
-        reads, sends = self.reads[ran], self.sends[ran]
+        entries, passes, ran = self.entries, self.entries.passes, np.array(self.ran, np.int64)
+        rank, cost = entries.rank[ran], entries.cost[ran]
+        reads, sends = entries.reads[ran], entries.sends[ran]
+        edges = np.array([0, *self.ends], np.int64)
         first, last = np.zeros((2, len(ran)), np.bool_)
         first[np.unique(rank, return_index=True)[1]] = True
-        (completing,) = np.nonzero(np.isin(self.passes.kinds, COMPLETING)[cost])
-        completing = completing[::-1]
-        stage = rank * self.passes.stage.size + self.passes.stage[cost]
-        last[completing[np.unique(stage[completing], return_index=True)[1]]] = True
+        completing = np.flatnonzero(passes.completes[cost])[::-1]
+        stage = rank[completing] * len(passes.stage) + passes.stage[cost[completing]]
+        last[completing[np.unique(stage, return_index=True)[1]]] = True
         return WaveActions(
-            wave=np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0)),
+            edges=edges,
+            wave=np.repeat(np.arange(len(self.ends)), edges[1:] - edges[:-1]),
             rank=rank,
             cost=cost,
             reads=reads,
@@ -422,10 +441,10 @@ class _Lockstep:
         )
 
     def _messages(self, channels: Indices) -> Integers:
-        """The numbers of messages on these channels, one of each action or none (-1)."""
-        loops = [
-            (loop, *(self.ends[at - 1] for at in (loop.begin, loop.end))) for loop in self.loops
-        ]
+        """The numbers of the messages of actions, given their channels or -1. Where a loop repeats
+        actions once more, these have the numbers of those that they repeat."""
+        ends = self.ends
+        loops = [(loop, ends[loop.begin - 1], ends[loop.end - 1]) for loop in self.loops]
         once = channels >= 0
         for _, begin, end in loops:
             once[begin:end] = False

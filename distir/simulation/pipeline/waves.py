@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -151,7 +151,7 @@ class _Builder:
         self.first_slots = np.cumsum(self.rings) - self.rings
         self.costs: Ints = np.flatnonzero(np.bincount(actions.cost))
         sent = np.array([each.sender[1] for each in waves.channels], np.int64)
-        is_sent = np.bincount(sent, minlength=len(passes.sent) + 1) > 0
+        is_sent = np.bincount(sent, minlength=len(passes.sent) + 1) > 0  # and in the end no pass
         self.sent_costs: Ints = np.flatnonzero(is_sent)
         self.sent_rows = np.searchsorted(self.sent_costs, sent)
         """Of each channel the row of the passes that send on it."""
@@ -159,8 +159,6 @@ class _Builder:
         of_pairs = sending >= compiled.stages * COST_KINDS
         ends_pair = of_pairs & (passes.kinds[sending] == BACKWARD)
         self.sending: Ints = sending - (BACKWARD - FORWARD) * ends_pair
-        self.edges = np.flatnonzero(np.diff(actions.wave, prepend=-1, append=-1))
-        """Where waves begin among the actions, and where the last one ends."""
 
     def program(self) -> WaveProgram:
         """The program."""
@@ -190,7 +188,7 @@ class _Builder:
 
     def _part(self, waves: Sequence[Wave], begin: int, end: int) -> WavePart:
         """The part that these waves are."""
-        own = slice(*self.edges[[begin, end]].tolist())
+        own = slice(*self.actions.edges[[begin, end]].tolist())
         none = np.zeros(len(self.rings), np.int64)
         read, sent = self._turns(own, none)
         ranks = self.actions.rank[own]
@@ -206,7 +204,7 @@ class _Builder:
     def _repeat(self, waves: Sequence[Wave], loop: WaveLoop) -> RepeatedPart:
         """The part that a loop repeats."""
         messages = np.array(loop.messages, np.int64)
-        own = slice(*self.edges[[loop.begin, loop.end]].tolist())
+        own = slice(*self.actions.edges[[loop.begin, loop.end]].tolist())
         read, sent = self._turns(own, messages)
         lengths = [*map(len, loop.under_way)]
         live = np.array([*chain.from_iterable(loop.under_way)], np.int64)
@@ -237,7 +235,7 @@ class _Builder:
 
     def _waves(self) -> list[Wave]:
         """All waves."""
-        actions, edges = self.actions, self.edges
+        actions, edges = self.actions, self.actions.edges
         begins, ends = edges[:-1], edges[1:]
         reads, sends = actions.reads >= 0, actions.sends >= 0
         reading, sending = _counts(reads, begins), _counts(sends, begins)
@@ -281,15 +279,16 @@ class _Builder:
         """Of each wave a slice of so many numbers; they go on from wave to wave of a part."""
         begins = np.cumsum(counts) - counts
         borders = [0, *chain.from_iterable((loop.begin, loop.end) for loop in self.loops)]
-        begins -= np.repeat(begins[borders], np.diff([*borders, len(counts)]))
+        waves = [end - begin for begin, end in pairwise([*borders, len(counts)])]
+        begins -= np.repeat(begins[borders], waves)
         return _slices(begins, counts)
 
     def _in_waves(self, places: Ints, numbers: Ints) -> list[tuple[tuple[int, int], ...]]:
         """By wave, its actions at these places among all: where they are in the wave, and the
         number that each of them has."""
         waves = self.actions.wave[places]
-        found: list[tuple[tuple[int, int], ...]] = [()] * (len(self.edges) - 1)
-        within = places - self.edges[waves]
+        found: list[tuple[tuple[int, int], ...]] = [()] * (len(self.actions.edges) - 1)
+        within = places - self.actions.edges[waves]
         for wave, *each in zip(waves.tolist(), within.tolist(), numbers.tolist(), strict=True):
             found[wave] += ((each[0], each[1]),)
         return found
@@ -307,7 +306,7 @@ def _ordered(actions: WaveActions) -> WaveActions:
     """The actions of each wave, ordered so that those that read come first and those that send
     stand side by side; then by rank."""
     reads, sends = actions.reads >= 0, actions.sends >= 0
-    return actions.taken(np.lexsort((actions.rank, sends == reads, ~reads, actions.wave)))
+    return actions.ordered(np.lexsort((actions.rank, sends == reads, ~reads, actions.wave)))
 
 
 def _counts(flags: Flags, begins: Ints) -> Ints:
@@ -333,8 +332,10 @@ def _indices(ranges: Sequence[tuple[Ints, Ints, Ints]]) -> list[list[Index]]:
     before = len(ranges[0][0]) * np.arange(len(ranges))[:, None]
     begins = (np.array([begins for _, begins, _ in ranges]) + before).ravel()
     ends = (np.array([ends for _, _, ends in ranges]) + before).ravel()
-    steps, length = np.diff(numbers, append=0), ends - begins
-    bends = np.cumsum(np.diff(steps, prepend=0) != 0)
+    steps, bends = np.zeros((2, len(numbers)), np.int64)
+    np.subtract(numbers[1:], numbers[:-1], out=steps[:-1])
+    np.cumsum(steps[1:] != steps[:-1], out=bends[1:])
+    length = ends - begins
     first, step = numbers[begins], np.where(length > 1, steps[begins], 1)
     straight = (length < 3) | (bends[begins] == bends[ends - 2])
     straight &= step > 0
