@@ -24,10 +24,11 @@ def find_schedule(name: str, folder: Path | None = None) -> ScheduleFamily:
     from where we work. The family of a file is called by a path that finds it again. Raises
     `UnknownNameError` if there is neither, and `ScheduleError` if the file has no valid schedule.
     """
-    path = name if folder is None else beside(folder, name)
-    is_path = len(Path(name).parts) > 1 or Path(name).suffix or is_file(path)
-    if name in SCHEDULES or not is_path:
+    if name in SCHEDULES:
         return SCHEDULES.get(name)
+    path = name if folder is None else beside(folder, name)
+    if len(Path(name).parts) == 1 and not Path(name).suffix and not is_file(path):
+        return SCHEDULES.get(name)  # says which there are
     if folder is not None and not is_file(path):
         raise ScheduleError(
             f"there is no schedule file {name}, neither in {folder.absolute()} nor in {Path.cwd()}"

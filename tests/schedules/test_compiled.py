@@ -195,13 +195,35 @@ def test_situations_as_arrays_are_the_same(schedule: Schedule) -> None:
         check_changes(table)
 
 
+@settings(deadline=None)
+@given(schedules())
+def test_peaks_are_the_most_in_flight(schedule: Schedule) -> None:
+    """Counting the plain way, per rank: the most between F and B, between B and W, and of both."""
+    compiled = compile_schedule(schedule)
+    first = 0
+    for rank, stages in enumerate(compiled.stages_of_ranks):
+        forward = backward = 0
+        most = [0, 0, 0]
+        for action in schedule.ranks[rank]:
+            kind = cost_kind(action.kind, schedule.splits_backward)
+            forward += (kind == FORWARD) - (kind in (BACKWARD, INPUT_PART))
+            backward += (kind == INPUT_PART) - (kind == WEIGHT_PART)
+            if schedule.has_backward:
+                most = list(map(max, most, (forward, backward, forward + backward)))
+        own = [each[first : first + len(stages)] for each in compiled.peak_in_flight.counts]
+        sums = [[sum(held) for held in zip(*each, strict=True)] for each in own]
+        assert most == [max(f for f, _ in sums), max(b for _, b in sums), max(map(sum, sums))]
+        first += len(stages)
+
+
 def check_changes(table: SituationTable) -> None:
-    """Changes, added up, are the situations again."""
+    """Changes, added up, are the situations again, and in the end nothing."""
     changes = table.changes
     live = np.zeros((len(changes.amounts) + 1, table.counts.shape[1]))
     for i, (column, amount) in enumerate(zip(changes.columns, changes.amounts, strict=True)):
         live[i + 1] = live[i]
         live[i + 1, column] += amount
+    assert not live[-1].any()
     ours = np.column_stack([changes.cost_kinds, changes.positions, live[changes.last + 1]])
     theirs = np.column_stack([table.cost_kinds, table.positions, table.counts])
     assert sorted(ours.tolist()) == sorted(theirs.tolist())

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 
 from distir.schedules import SCHEDULES, Rhythm, compile_schedule, parse_schedule, validate
 from distir.schedules.compiled.skeleton import skeleton_of
+from distir.schedules.compiled.waves import find_waves
+from distir.simulation.pipeline.phases import find_phases
 from tests.schedules.test_rhythm import rhythms
 
 
@@ -34,6 +36,22 @@ def test_a_skeleton_has_a_schedule(rhythm: Rhythm) -> None:
     if found is not None:
         assert isinstance(found[0].compiled.source, Rhythm)
         validate(found[0].compiled.source.schedule())
+
+
+@settings(deadline=None)
+@given(rhythms())
+def test_waves_that_repeat_take_more_than_one_round(rhythm: Rhythm) -> None:
+    """With as few rounds as leave a loop one repeat there are two or more, unless ranks do one
+    thing with all microbatches."""
+    found = skeleton_of(compile_schedule(rhythm))
+    if found is None or find_phases(found[0].compiled):
+        return
+    skeleton, _ = found
+    waves = find_waves(skeleton.compiled)
+    assert waves is not None
+    for loop in waves.loops:
+        each = skeleton.rounds_in(loop.repetitions)
+        assert skeleton.rounds - (loop.times - 1) * each >= 2
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in SCHEDULES])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 
-from distir.schedules import compile_schedule
-from distir.schedules.compiled.waves import WaveAction, find_waves
+from distir.arrays import Indices
+from distir.schedules import COMPLETING, COST_KINDS, CompiledSchedule, compile_schedule
+from distir.schedules.compiled.waves import Passes, WaveActions, find_waves
 from distir.schedules.core.rhythm import Rhythm
 from tests.schedules.test_rhythm import rhythms
 
@@ -19,46 +21,52 @@ def test_waves_and_loops_are_the_schedule(rhythm: Rhythm) -> None:
     compiled = compile_schedule(rhythm)
     waves = find_waves(compiled)
     assert waves is not None
-    written: list[list[WaveAction]] = []
-    loops = {loop.end: loop for loop in waves.loops}
-    for at, wave in enumerate(waves.waves):
-        written.append([*wave])
-        loop = loops.get(at + 1)
-        if loop is not None:
-            for repeat in range(1, loop.times + 1):
-                for again in loop.waves:
-                    written.append([_later(action, repeat, loop.messages) for action in again])
+    actions, none = waves.actions, np.zeros(len(waves.channels) + 1, np.int64)
+    each = np.split(np.arange(len(actions.wave)), np.flatnonzero(np.diff(actions.wave)) + 1)
+    written: list[tuple[Indices, Indices]] = []
+    """Waves, and how much larger the numbers of messages are in them, by channel."""
+    done = 0
+    for loop in waves.loops:
+        written += [(wave, none) for wave in each[done : loop.begin]]
+        for repeat in range(1, loop.times + 1):
+            more = repeat * np.array([*loop.messages, 0], np.int64)
+            written += [(wave, more) for wave in each[loop.begin : loop.end]]
+        done = loop.end
+    written += [(wave, none) for wave in each[done:]]
     ranks: list[list[int]] = [[] for _ in rhythm.ranks]
-    sent = [0 for _ in waves.channels]
-    read = [0 for _ in waves.channels]
-    for wave in written:
-        for action in wave:
-            ranks[action.rank].append(action.cost)
-            if action.reads >= 0:
-                assert action.read == read[action.reads] < sent[action.reads]
-                read[action.reads] += 1
-        for action in wave:
-            if action.sends >= 0:
-                assert action.sent == sent[action.sends]
-                sent[action.sends] += 1
+    sent, read = [0 for _ in waves.channels], [0 for _ in waves.channels]
+    for wave, more in written:
+        for at in wave.tolist():
+            ranks[actions.rank[at]].append(int(actions.cost[at]))
+            channel = int(actions.reads[at])
+            if channel >= 0:
+                assert actions.read[at] + more[channel] == read[channel] < sent[channel]
+                read[channel] += 1
+        for at in wave.tolist():
+            channel = int(actions.sends[at])
+            if channel >= 0:
+                assert actions.sent[at] + more[channel] == sent[channel]
+                sent[channel] += 1
         under_way = [s - r for s, r in zip(sent, read, strict=True)]
         assert all(n <= most for n, most in zip(under_way, waves.most_under_way, strict=True))
     assert sent == read
     assert ranks == [
         [cost for pattern, n in own for cost in pattern * n] for own in compiled.timed_costs
     ]
+    check_ends(waves.actions, compiled)
 
 
-def _later(action: WaveAction, repeat: int, messages: tuple[int, ...]) -> WaveAction:
-    read = action.read + repeat * messages[action.reads] if action.reads >= 0 else 0
-    sent = action.sent + repeat * messages[action.sends] if action.sends >= 0 else 0
-    return WaveAction(
-        action.rank,
-        action.cost,
-        action.reads,
-        read,
-        action.sends,
-        sent,
-        first=action.first,
-        last=action.last,
-    )
+def check_ends(actions: WaveActions, compiled: CompiledSchedule) -> None:
+    """The first action of each rank is marked, and of each stage on it the last one that completes
+    gradients."""
+    stages = Passes(compiled).stage[actions.cost]
+    first: dict[int, int] = {}
+    last: dict[tuple[int, int], int] = {}
+    for at, (rank, cost, stage) in enumerate(
+        zip(actions.rank.tolist(), actions.cost.tolist(), stages.tolist(), strict=True)
+    ):
+        first.setdefault(rank, at)
+        if cost % COST_KINDS in COMPLETING:
+            last[rank, stage] = at
+    assert {*first.values()} == {*np.flatnonzero(actions.first).tolist()}
+    assert {*last.values()} == {*np.flatnonzero(actions.last).tolist()}

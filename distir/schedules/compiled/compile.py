@@ -5,10 +5,9 @@ In the flat lists, every action comes after the actions that it needs.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain, pairwise
 
 import numpy as np
@@ -26,6 +25,7 @@ from distir.schedules.compiled.costs import (
     RepeatedCosts,
 )
 from distir.schedules.compiled.situations import (
+    MOST_RANKS,
     Situation,
     SituationTable,
     situation_table_of,
@@ -164,6 +164,12 @@ class CompiledSchedule:
         )
 
     @cached_property
+    def placed_costs(self) -> tuple[tuple[RepeatedCosts, ...], ...]:
+        """`repeated_costs` with the positions of stages in `stages_of_ranks` in place of stages:
+        ranks that do alike with other stages have the same."""
+        return tuple(map(_placed, self.repeated_costs, self.stages_of_ranks))
+
+    @cached_property
     def timed_costs(self) -> tuple[tuple[RepeatedCosts, ...], ...]:
         """`repeated_costs` with the three entries of each overlapped pair in place of its
         actions."""
@@ -222,7 +228,7 @@ class CompiledSchedule:
     @cached_property
     def counts(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Per rank and stage of it, the number of actions of each cost kind."""
-        return tuple(map(_counts, self.repeated_costs, self.stages_of_ranks))
+        return tuple(map(_counts, self.placed_costs, map(len, self.stages_of_ranks)))
 
     @cached_property
     def count_matrix(self) -> NDArray[np.int64]:
@@ -235,7 +241,8 @@ class CompiledSchedule:
         """`counts` without the actions of overlapped pairs."""
         if not self.pairs:
             return self.counts
-        return tuple(map(_counts, self.timed_costs, self.stages_of_ranks))
+        alone = map(_placed, self.timed_costs, self.stages_of_ranks)
+        return tuple(map(_counts, alone, map(len, self.stages_of_ranks)))
 
     @cached_property
     def matrix_alone(self) -> NDArray[np.int64]:
@@ -255,7 +262,7 @@ class CompiledSchedule:
         """Per rank and entry of `completing`, the completing actions between those of the entry
         before and of this entry (for the first entry: none): the stage (its position), the cost
         kind and the number of actions."""
-        return tuple(map(_between_completions, self.repeated_costs, self.stages_of_ranks))
+        return tuple(map(_between_completions, self.placed_costs, map(len, self.stages_of_ranks)))
 
     @cached_property
     def first_stages(self) -> tuple[int, ...]:
@@ -274,29 +281,20 @@ class CompiledSchedule:
     @cached_property
     def situations(self) -> tuple[tuple[Situation, ...], ...]:
         """Per rank, the undominated situations in which its actions start."""
-        return tuple(map(situations_of, self.repeated_costs, self.stages_of_ranks))
+        return tuple(map(situations_of, self.placed_costs, self.stages_of_ranks))
 
     @cached_property
     def situation_tables(self) -> tuple[SituationTable, ...]:
         """`situations` as arrays."""
-        return tuple(map(situation_table_of, self.repeated_costs, self.stages_of_ranks))
+        return tuple(map(situation_table_of, self.placed_costs, self.stages_of_ranks))
 
     @cached_property
     def peak_in_flight(self) -> PeakInFlight:
         """The microbatches in flight when ranks hold most of them."""
         tables = self.situation_tables
-        cost_kinds = {kind for table in tables for kind in table.cost_kinds.tolist()}
-        peaks: tuple[list[tuple[int, int]], ...] = ([], [], [])
-        for table in tables:
-            counts = table.counts.copy()
-            if cost_kinds != {FORWARD}:  # the microbatch of a forward pass is in flight after it
-                (starting,) = np.nonzero(table.cost_kinds == FORWARD)
-                counts[starting, 2 * table.positions[starting]] += 1
-            forward, backward = counts[:, ::2].sum(axis=1), counts[:, 1::2].sum(axis=1)
-            for peak, total in zip(peaks, (forward, backward, forward + backward), strict=True):
-                fullest = counts[total.argmax()].tolist()
-                peak += zip(fullest[::2], fullest[1::2], strict=True)
-        different = tuple(dict.fromkeys(map(tuple, peaks)))
+        cost_kinds = set[int]().union(*(table.kinds for table in tables))
+        peaks = zip(*(table.fullest for table in tables), strict=True)
+        different = tuple(dict.fromkeys(tuple(chain.from_iterable(peak)) for peak in peaks))
         return PeakInFlight(self.stages_of_ranks, different, tuple(sorted(cost_kinds)))
 
     @property
@@ -455,16 +453,30 @@ def _last_gradients(
     return last
 
 
-def _counts(
-    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
-) -> tuple[tuple[int, ...], ...]:
-    """Of a rank, the number of actions by stage and cost kind."""
-    counts: Counter[int] = Counter()
-    for pattern, times in repeated:
-        for cost, count in Counter(pattern).items():
-            counts[cost] += count * times
+def _placed(repeated: Sequence[RepeatedCosts], stages: Sequence[int]) -> tuple[RepeatedCosts, ...]:
+    """See `CompiledSchedule.placed_costs`; of one rank, without the entries of overlapped pairs."""
+    place = {
+        stage * COST_KINDS + kind: at * COST_KINDS + kind
+        for at, stage in enumerate(stages)
+        for kind in range(COST_KINDS)
+    }
     return tuple(
-        tuple(counts[stage * COST_KINDS + kind] for kind in range(COST_KINDS)) for stage in stages
+        [
+            (tuple([place[cost] for cost in pattern if cost in place]), times)
+            for pattern, times in repeated
+        ]
+    )
+
+
+@lru_cache(maxsize=MOST_RANKS)
+def _counts(placed: tuple[RepeatedCosts, ...], stages: int) -> tuple[tuple[int, ...], ...]:
+    """Of a rank, the number of actions by stage and cost kind."""
+    counts = [0] * (stages * COST_KINDS)
+    for pattern, times in placed:
+        for cost in pattern:
+            counts[cost] += times
+    return tuple(
+        tuple(counts[first : first + COST_KINDS]) for first in range(0, len(counts), COST_KINDS)
     )
 
 
@@ -480,34 +492,37 @@ def _completing(
                 if stage >= stages:
                     stage, kind = pairs[stage - stages][1], PAIR
                 last.setdefault(stage, kind)
+        if len(last) == len(own):
+            break
     position = {stage: at for at, stage in enumerate(own)}
     return tuple((position[stage], kind) for stage, kind in reversed(last.items()))
 
 
+@lru_cache(maxsize=MOST_RANKS)
 def _between_completions(
-    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
+    placed: tuple[RepeatedCosts, ...], stages: int
 ) -> tuple[tuple[tuple[int, int, int], ...], ...]:
     """See `CompiledSchedule.between_completions`; of one rank."""
-    position = {stage: at for at, stage in enumerate(stages)}
-    found: list[Counter[int]] = []  # the last entry first
+    found: list[dict[int, int]] = []  # the last entry first
     seen: set[int] = set()
-    since: Counter[int] = Counter()  # by cost number, since the entry found last
-    for pattern, times in reversed(repeated):
+    since: dict[int, int] = {}  # by cost number, the actions since the entry found last
+    for pattern, times in reversed(placed):
         completing = [cost for cost in pattern if cost % COST_KINDS in COMPLETING]
         for cost in reversed(completing if times else ()):
             if cost // COST_KINDS in seen:
-                since[cost] += 1
+                since[cost] = since.get(cost, 0) + 1
             else:
                 seen.add(cost // COST_KINDS)
                 found.append(since)
-                since = Counter()
-        if len(seen) == len(stages):
+                since = {}
+        if len(seen) == stages:
             break
-        for cost, count in Counter(completing if times > 1 else ()).items():
-            since[cost] += count * (times - 1)
+        for cost in completing:
+            if times > 1:
+                since[cost] = since.get(cost, 0) + times - 1
     return tuple(
-        tuple((position[cost // COST_KINDS], cost % COST_KINDS, n) for cost, n in counts.items())
-        for counts in [*[Counter[int]()] * bool(found), *reversed(found[1:])]
+        tuple((cost // COST_KINDS, cost % COST_KINDS, n) for cost, n in counts.items())
+        for counts in [*[dict[int, int]()] * bool(found), *reversed(found[1:])]
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,13 @@ MOST_RANKS = 1 << 15
 """Ranks whose situations are kept."""
 
 
+Counts: TypeAlias = tuple[tuple[int, int], ...]
+"""Per stage of a rank, the microbatches between F and B, and between B and W."""
+
+Numbers: TypeAlias = tuple[int, ...]
+"""`Counts`, one number after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     """The microbatches in flight on a rank when one of its actions starts.
@@ -34,7 +41,7 @@ class Situation:
 
     stage: int
     cost_kind: int
-    counts: tuple[tuple[int, int], ...]
+    counts: Counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +57,29 @@ class SituationTable:
     between F and B, then those between B and W."""
 
     @cached_property
+    def kinds(self) -> set[int]:
+        """The cost kinds that there are."""
+        return set(self.cost_kinds.tolist())
+
+    @cached_property
+    def fullest(self) -> tuple[Counts, Counts, Counts]:
+        """The microbatches in flight when the rank holds most of them between F and B (the one of
+        the action itself included), most between B and W, and most of both."""
+        counts = self.counts.copy()
+        if self.kinds != {FORWARD}:  # that of a forward pass is in flight after it
+            (starting,) = np.nonzero(self.cost_kinds == FORWARD)
+            counts[starting, 2 * self.positions[starting]] += 1
+        forward, backward = counts[:, ::2].sum(axis=1), counts[:, 1::2].sum(axis=1)
+        found = (counts[each.argmax()].tolist() for each in (forward, backward, forward + backward))
+        first, second, third = map(_by_stage, found)
+        return first, second, third
+
+    @cached_property
     def changes(self) -> SituationChanges:
-        """The situations, sorted so that few counts change from one to the next."""
+        """The situations, sorted so that few counts change from one to the next, and behind the
+        last one the changes after which nothing is in flight."""
         order = np.lexsort(self.counts.T)
-        differences = np.diff(self.counts[order], axis=0, prepend=0)
+        differences = np.diff(self.counts[order], axis=0, prepend=0, append=0)
         situation, column = np.nonzero(differences)
         return SituationChanges(
             self.cost_kinds[order],
@@ -78,48 +104,50 @@ class SituationChanges:
     """Of each situation the index of its last change; -1 before the first change."""
 
 
-def situations_of(
-    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
-) -> tuple[Situation, ...]:
-    """The situations of a rank that runs these patterns and holds these stages.
+def situations_of(placed: Sequence[RepeatedCosts], stages: Sequence[int]) -> tuple[Situation, ...]:
+    """The situations of a rank that holds these stages and runs these patterns, with stages given
+    as positions among them (see `CompiledSchedule.placed_costs`).
 
     Drops dominated situations: those with no more in flight of anything than another situation of
     the same stage and cost kind.
     """
-    return _situations(*_shortened(repeated, stages))
+    return tuple(
+        Situation(stages[cost // COST_KINDS], cost % COST_KINDS, _by_stage(counts))
+        for cost, counts in _situations(_shortened(placed), len(stages))
+    )
 
 
-def situation_table_of(repeated: Sequence[RepeatedCosts], stages: Sequence[int]) -> SituationTable:
-    """`situations_of` as arrays; ranks with the same situations get the same object."""
-    return _kept_table(*_shortened(repeated, stages))
+def situation_table_of(placed: Sequence[RepeatedCosts], stages: Sequence[int]) -> SituationTable:
+    """`situations_of` as arrays; ranks with the same situations, if only of other stages, get the
+    same object."""
+    return _kept_table(_shortened(placed), len(stages))
 
 
-def _shortened(
-    repeated: Sequence[RepeatedCosts], stages: Sequence[int]
-) -> tuple[tuple[RepeatedCosts, ...], tuple[int, ...]]:
-    """The same situations with fewer repetitions: a pattern that leaves as much in flight as there
-    was before it is run once, as its repetitions repeat its situations."""
-    return (
-        tuple(
-            (pattern, times if any(_left_in_flight(pattern)) else 1) for pattern, times in repeated
-        ),
-        tuple(stages),
+def _shortened(placed: Sequence[RepeatedCosts]) -> tuple[RepeatedCosts, ...]:
+    """Patterns with the same situations and with fewer repetitions: a pattern that leaves as much
+    in flight as there was before it is run once, as its repetitions repeat its situations."""
+    return tuple(
+        [(pattern, times if any(_left_in_flight(pattern)) else 1) for pattern, times in placed]
     )
 
 
 @lru_cache(maxsize=MOST_RANKS)
-def _kept_table(repeated: tuple[RepeatedCosts, ...], stages: tuple[int, ...]) -> SituationTable:
-    return _table(_situations(repeated, stages), stages)
+def _kept_table(repeated: tuple[RepeatedCosts, ...], stages: int) -> SituationTable:
+    found = _situations(repeated, stages)
+    cost, counts = (np.array(each, np.int64) for each in zip(*found, strict=True))
+    return SituationTable(cost % COST_KINDS, cost // COST_KINDS, counts.reshape(-1, 2 * stages))
 
 
-def _situations(repeated: Sequence[RepeatedCosts], stages: Sequence[int]) -> tuple[Situation, ...]:
-    """Walks through the actions. The counts of all stages are digits of one number, two per stage:
+def _situations(repeated: Sequence[RepeatedCosts], stages: int) -> list[tuple[int, Numbers]]:
+    """The cost numbers of the actions and what is in flight when they start.
+
+    Walks through the actions. The counts of all stages are digits of one number, two per stage:
     microbatches between F and B, then between B and W."""
     base = 1 + sum(len(pattern) * times for pattern, times in repeated)
     trains = any(cost % COST_KINDS != FORWARD for pattern, _ in repeated for cost in pattern)
     change: dict[int, tuple[int, bool, bool]] = {}  # per cost number: difference, up, down
-    for position, stage in enumerate(stages):
-        after_f, after_b = base ** (2 * position), base ** (2 * position + 1)
+    for stage in range(stages):
+        after_f, after_b = base ** (2 * stage), base ** (2 * stage + 1)
         cost = stage * COST_KINDS
         change[cost + FORWARD] = (after_f if trains else 0, trains, False)
         change[cost + BACKWARD] = (-after_f, False, True)
@@ -148,11 +176,11 @@ def _situations(repeated: Sequence[RepeatedCosts], stages: Sequence[int]) -> tup
                 state += difference
                 up += grows
                 down += shrinks
-    return tuple(
-        Situation(cost // COST_KINDS, cost % COST_KINDS, counts)
+    return [
+        (cost, counts)
         for cost, numbers in states.items()
-        for counts in _undominated(_digits(number, base, len(stages)) for number in numbers)
-    )
+        for counts in _undominated(_digits(number, base, stages) for number in numbers)
+    ]
 
 
 def _telling_repetitions(pattern: tuple[int, ...], times: int) -> Iterable[int]:
@@ -176,33 +204,26 @@ def _left_in_flight(pattern: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(left.values())
 
 
-def _table(situations: Sequence[Situation], stages: Sequence[int]) -> SituationTable:
-    position = {stage: at for at, stage in enumerate(stages)}
-    cost_kinds = np.array([each.cost_kind for each in situations], np.int64)
-    positions = np.array([position[each.stage] for each in situations], np.int64)
-    counts = np.array([each.counts for each in situations], np.int64)
-    return SituationTable(cost_kinds, positions, counts.reshape(len(situations), 2 * len(stages)))
-
-
-def _digits(number: int, base: int, stages: int) -> tuple[tuple[int, int], ...]:
+def _digits(number: int, base: int, stages: int) -> Numbers:
     """The counts of every stage that a number of `_situations` stands for."""
     digits: list[int] = []
     for _ in range(2 * stages):
         number, digit = divmod(number, base)
         digits.append(digit)
-    return tuple(zip(digits[::2], digits[1::2], strict=True))
+    return tuple(digits)
 
 
-def _undominated(
-    situations: Iterable[tuple[tuple[int, int], ...]],
-) -> list[tuple[tuple[int, int], ...]]:
+def _by_stage(numbers: Sequence[int]) -> Counts:
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _undominated(situations: Iterable[Numbers]) -> list[Numbers]:
     """Drops dominated situations, given by their counts."""
-    flat = {tuple(chain.from_iterable(counts)): counts for counts in situations}
-    kept: list[tuple[int, ...]] = []
-    for counts in sorted(flat, key=sum, reverse=True):
+    kept: list[Numbers] = []
+    for counts in sorted(dict.fromkeys(situations), key=sum, reverse=True):
         if not any(all(map(int.__le__, counts, other)) for other in kept):
             kept.append(counts)
-    return [flat[counts] for counts in kept]
+    return kept
 
 
 __all__ = [

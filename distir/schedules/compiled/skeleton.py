@@ -9,14 +9,21 @@ round, every rank runs each of its passes equally often.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import lcm
 from typing import TypeAlias
 
 from distir.schedules.compiled.compile import CompiledSchedule
-from distir.schedules.core.rhythm import RepeatedSteps, Rhythm
+from distir.schedules.compiled.costs import (
+    BACKWARD,
+    COST_KINDS,
+    FORWARD,
+    INPUT_PART,
+    WEIGHT_PART,
+)
+from distir.schedules.core.rhythm import Rhythm
 
 __all__ = ["RoundRepetitions", "Skeleton", "skeleton_of"]
 
@@ -34,6 +41,11 @@ class Skeleton:
     compiled: CompiledSchedule
     """The schedule with this skeleton that has enough rounds to keep the pipeline full for long."""
     repetitions: RoundRepetitions
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of `compiled`."""
+        return _rounds_when_full(len(self.repetitions))
 
     def rounds_in(self, repetitions: Sequence[tuple[int, int]]) -> int:
         """Whole rounds that these repetitions make; 0 if not whole.
@@ -59,7 +71,7 @@ def skeleton_of(compiled: CompiledSchedule) -> tuple[Skeleton, int] | None:
     rhythm = compiled.source
     if not isinstance(rhythm, Rhythm):
         return None
-    found = _round_repetitions(rhythm)
+    found = _round_repetitions(compiled, rhythm)
     if found is None:
         return None
     repetitions, passes = found
@@ -70,15 +82,45 @@ def skeleton_of(compiled: CompiledSchedule) -> tuple[Skeleton, int] | None:
         if count
     )
     more = _rounds_when_full(len(rhythm.ranks)) - rounds
-    ranks = tuple(
+    longer = tuple(
         tuple(
-            replace(repeated, times=repeated.times + more * count)
-            for repeated, count in zip(patterns, counts, strict=True)
+            [
+                (costs, repeated.overlapped, times + more * count)
+                for repeated, (costs, times), count in zip(patterns, own, counts, strict=True)
+            ]
         )
-        for patterns, counts in zip(rhythm.ranks, repetitions, strict=True)
+        for patterns, own, counts in zip(
+            rhythm.ranks, compiled.repeated_costs, repetitions, strict=True
+        )
     )
     microbatches = rhythm.microbatches + more * passes * len(rhythm.ranks_of_stages)
-    return _skeleton(ranks, rhythm.ranks_of_stages, microbatches, repetitions), -more
+    named = _Longer(longer, rhythm.ranks_of_stages, microbatches, repetitions, rhythm)
+    return _skeleton(named), -more
+
+
+@dataclass(frozen=True, slots=True)
+class _Longer:
+    """A rhythm with the rounds of its skeleton, as numbers, which are soon compared."""
+
+    ranks: tuple[tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...], ...]
+    """Per rank and repeated pattern the cost numbers, where overlapped pairs begin, and how often
+    it is repeated."""
+    ranks_of_stages: tuple[tuple[int, ...], ...]
+    microbatches: int
+    repetitions: RoundRepetitions
+    rhythm: Rhythm = field(compare=False)
+    """A rhythm with any number of rounds."""
+
+    def made(self) -> Rhythm:
+        """The rhythm with these rounds."""
+        ranks = tuple(
+            tuple(
+                replace(repeated, times=times)
+                for repeated, (_, _, times) in zip(patterns, longer, strict=True)
+            )
+            for patterns, longer in zip(self.rhythm.ranks, self.ranks, strict=True)
+        )
+        return Rhythm(ranks, self.ranks_of_stages, self.microbatches)
 
 
 def _rounds_when_full(ranks: int) -> int:
@@ -87,16 +129,13 @@ def _rounds_when_full(ranks: int) -> int:
 
 
 @lru_cache(maxsize=MOST_SKELETONS)
-def _skeleton(
-    ranks: tuple[tuple[RepeatedSteps, ...], ...],
-    ranks_of_stages: tuple[tuple[int, ...], ...],
-    microbatches: int,
-    repetitions: RoundRepetitions,
-) -> Skeleton:
-    return Skeleton(CompiledSchedule(Rhythm(ranks, ranks_of_stages, microbatches)), repetitions)
+def _skeleton(longer: _Longer) -> Skeleton:
+    return Skeleton(CompiledSchedule(longer.made()), longer.repetitions)
 
 
-def _round_repetitions(rhythm: Rhythm) -> tuple[RoundRepetitions, int] | None:
+def _round_repetitions(
+    compiled: CompiledSchedule, rhythm: Rhythm
+) -> tuple[RoundRepetitions, int] | None:
     """The repetitions that a round has of each pattern, and how often a round has every pass of a
     rank; None if the schedule has no rounds.
 
@@ -111,9 +150,10 @@ def _round_repetitions(rhythm: Rhythm) -> tuple[RoundRepetitions, int] | None:
     ):
         return tuple((1,) * len(patterns) for patterns in rhythm.ranks), 1
     occurrences: list[list[int]] = []
-    for patterns in rhythm.ranks:
-        stages = {stage for repeated in patterns for stage, _ in repeated.pattern}
-        of_rank = [_occurrences(repeated, stages, rhythm) for repeated in patterns]
+    for patterns, costs, stages in zip(
+        rhythm.ranks, compiled.repeated_costs, compiled.stages_of_ranks, strict=True
+    ):
+        of_rank = [_occurrences(pattern, stages, rhythm) for pattern, _ in costs]
         pairs = [len(repeated.overlapped) for repeated in patterns]
         most = max((n for n, count in zip(pairs, of_rank, strict=True) if count), default=0)
         of_rank = [count * (n == most) for n, count in zip(pairs, of_rank, strict=True)]
@@ -127,13 +167,16 @@ def _round_repetitions(rhythm: Rhythm) -> tuple[RoundRepetitions, int] | None:
     return repetitions, passes
 
 
-def _occurrences(repeated: RepeatedSteps, stages: Collection[int], rhythm: Rhythm) -> int:
-    """How often a pattern has each pass of the `stages` of its rank: `F` and, in training, a
-    backward pass, whole or in two parts. 0 if it does not have all of them equally often."""
-    count = Counter(repeated.pattern)
-    times = {count[stage, "F"] for stage in stages}
-    if rhythm.has_backward:
-        times |= {count[stage, "B"] + count[stage, "BW"] for stage in stages}
-    if rhythm.splits_backward and any(count[stage, "W"] != count[stage, "B"] for stage in stages):
+def _occurrences(pattern: Sequence[int], stages: Sequence[int], rhythm: Rhythm) -> int:
+    """How often a pattern of cost numbers has each pass of the `stages` of its rank: `F` and, in
+    training, a backward pass, whole or in two parts. 0 if it does not have all of them equally
+    often."""
+    if len(pattern) < len(stages) * (1 + rhythm.has_backward):
         return 0
-    return times.pop() if len(times) == 1 else 0
+    count = Counter(pattern)
+    passes = {count[stage * COST_KINDS + FORWARD] for stage in stages}
+    for cost in [stage * COST_KINDS for stage in stages] * rhythm.has_backward:
+        passes.add(count[cost + INPUT_PART] + count[cost + BACKWARD])
+        if count[cost + WEIGHT_PART] != count[cost + INPUT_PART]:
+            return 0
+    return passes.pop() if len(passes) == 1 else 0

@@ -12,18 +12,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import NamedTuple
+from itertools import pairwise
+from operator import sub
 
+import numpy as np
+
+from distir.arrays import Flags, Indices, Integers
 from distir.schedules.compiled.compile import CompiledSchedule
 from distir.schedules.compiled.costs import (
     BACKWARD,
-    COMPLETING,
     COST_KINDS,
     FORWARD,
     INPUT_PART,
     WEIGHT_PART,
-    RepeatedCosts,
 )
 from distir.schedules.core.rhythm import Rhythm
 
@@ -31,11 +32,13 @@ __all__ = [
     "Channel",
     "Passes",
     "RankAction",
-    "WaveAction",
+    "WaveActions",
     "WaveLoop",
     "Waves",
+    "channels_at",
     "channels_of",
     "find_waves",
+    "rhythm_channels",
 ]
 
 FEWEST_REPEATS = 4
@@ -61,35 +64,54 @@ class Channel:
     """Number of the link: there is one per pair of ranks and direction of the pass."""
 
 
-class WaveAction(NamedTuple):
-    """An action in a wave. Schedules have many of them, so they are made as tuples are."""
+@dataclass(frozen=True, slots=True, eq=False)
+class WaveActions:
+    """Actions in waves, as arrays: the actions of a wave come one after the other."""
 
-    rank: int
-    cost: int
-    """Its cost number."""
-    reads: int
-    """Channel that it reads from, or -1."""
-    read: int
-    """Number of the message that it reads, counted per channel."""
-    sends: int
-    """Channel that it sends on, or -1."""
-    sent: int
-    """Number of the message that it sends, counted per channel."""
-    first: bool
+    edges: Indices
+    """Where waves begin, and where the last one ends."""
+    wave: Indices
+    """The number of each action's wave."""
+    rank: Indices
+    cost: Integers
+    """The cost number of each action."""
+    reads: Indices
+    """The channel that it reads from, or -1."""
+    read: Integers
+    """The number of the message that it reads, counted per channel."""
+    sends: Indices
+    """The channel that it sends on, or -1."""
+    sent: Integers
+    """The number of the message that it sends, counted per channel."""
+    first: Flags
     """Whether it is the first action of its rank."""
-    last: bool
+    last: Flags
     """Whether it completes the gradients of its stage (in a loop: in the last repeat)."""
+
+    def ordered(self, order: Indices) -> WaveActions:
+        """The actions in an order that leaves each in its wave."""
+        return WaveActions(
+            self.edges,
+            self.wave,
+            self.rank[order],
+            self.cost[order],
+            self.reads[order],
+            self.read[order],
+            self.sends[order],
+            self.sent[order],
+            self.first[order],
+            self.last[order],
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class WaveLoop:
-    """After wave `end`, the waves from `begin` on come again, `times` times."""
+    """Waves `begin` to `end`, which are as many waves before them once more, come `times` times.
+    Their messages have the numbers that they have in the waves before them."""
 
     begin: int
     end: int
     times: int
-    waves: tuple[tuple[WaveAction, ...], ...]
-    """The repeated waves, with the numbers that messages have in the waves before the loop."""
     messages: tuple[int, ...]
     """Per channel, the messages that go through it in each repeat."""
     under_way: tuple[range, ...]
@@ -99,15 +121,16 @@ class WaveLoop:
     of the loop has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Waves:
     """A schedule as waves, in order, some of which are repeated."""
 
     channels: tuple[Channel, ...]
+    passes: Passes
     num_links: int
     most_under_way: tuple[int, ...]
     """Per channel, the most messages that are under way at a time."""
-    waves: tuple[tuple[WaveAction, ...], ...]
+    actions: WaveActions
     loops: tuple[WaveLoop, ...]
 
 
@@ -124,42 +147,35 @@ def find_waves(compiled: CompiledSchedule) -> Waves | None:
 def channels_of(compiled: CompiledSchedule) -> tuple[Channel, ...] | None:
     """The channels of a schedule; None if microbatches overtake each other."""
     source = compiled.source
-    return _rhythm_channels(source) if isinstance(source, Rhythm) else _schedule_channels(compiled)
+    return rhythm_channels(source) if isinstance(source, Rhythm) else _schedule_channels(compiled)
 
 
 class Passes:
-    """Which pass an action with some cost number is or belongs to: that for whose message it waits,
+    """Which pass an action is or belongs to, by its cost number: that for whose message it waits,
     and that whose message it sends. A pass is given as the cost number that it has alone."""
 
     def __init__(self, compiled: CompiledSchedule) -> None:
-        self._stages, self._pairs = compiled.stages, compiled.pairs
-        self._backward = INPUT_PART if compiled.source.splits_backward else BACKWARD
-
-    def stage(self, cost: int) -> int:
+        backward = INPUT_PART if compiled.source.splits_backward else BACKWARD
+        stages, pairs = compiled.stages, compiled.pairs
+        self.kinds: Indices = np.arange((stages + len(pairs)) * COST_KINDS) % COST_KINDS
+        """The cost kind that each cost number has."""
+        forward, in_pairs = self.kinds == FORWARD, slice(stages * COST_KINDS, None)
+        self.stage: Indices = np.arange(len(self.kinds)) // COST_KINDS
         """The stage of an action; of the last two entries of an overlapped pair, that of its
         forward and that of its backward pass."""
-        stage, kind = divmod(cost, COST_KINDS)
-        if stage < self._stages:
-            return stage
-        return self._pairs[stage - self._stages][kind != FORWARD]
-
-    def read(self, cost: int) -> int:
+        self.stage[in_pairs] = [
+            pair[kind != FORWARD] for pair in pairs for kind in range(COST_KINDS)
+        ]
+        alone = self.stage * COST_KINDS + np.where(forward, FORWARD, backward)
+        reads, sends = (self.kinds != WEIGHT_PART for _ in range(2))
+        reads[in_pairs] = self.kinds[in_pairs] != BACKWARD
+        sends[in_pairs] = self.kinds[in_pairs] != INPUT_PART
+        self.read: Integers = np.where(reads, alone, -1)
         """The pass that waits for a message when an action begins; -1 if none does."""
-        of_pair = cost >= self._stages * COST_KINDS
-        if cost % COST_KINDS == (BACKWARD if of_pair else WEIGHT_PART):
-            return -1
-        return self._alone(cost)
-
-    def sent(self, cost: int) -> int:
+        self.sent: Integers = np.where(sends, alone, -1)
         """The pass that sends a message when an action ends; -1 if none does."""
-        of_pair = cost >= self._stages * COST_KINDS
-        if cost % COST_KINDS == (INPUT_PART if of_pair else WEIGHT_PART):
-            return -1
-        return self._alone(cost)
-
-    def _alone(self, cost: int) -> int:
-        kind = FORWARD if cost % COST_KINDS == FORWARD else self._backward
-        return self.stage(cost) * COST_KINDS + kind
+        self.completes = (self.kinds == BACKWARD) | (self.kinds == WEIGHT_PART)
+        """Whether an action completes gradients of a microbatch."""
 
 
 def _channels(sender_of: Mapping[RankAction, RankAction]) -> tuple[Channel, ...]:
@@ -172,7 +188,8 @@ def _channels(sender_of: Mapping[RankAction, RankAction]) -> tuple[Channel, ...]
     return tuple(channels)
 
 
-def _rhythm_channels(rhythm: Rhythm) -> tuple[Channel, ...]:
+def rhythm_channels(rhythm: Rhythm) -> tuple[Channel, ...]:
+    """The channels of a rhythm, in which no microbatches overtake each other."""
     backward = INPUT_PART if rhythm.splits_backward else BACKWARD
     sender_of: dict[RankAction, RankAction] = {}
     for ranks in rhythm.ranks_of_stages:
@@ -191,18 +208,19 @@ def _schedule_channels(compiled: CompiledSchedule) -> tuple[Channel, ...] | None
     """The channels of a schedule without a rhythm; None unless each pass on a rank reads the next
     message of one channel, and sends the next one on one channel."""
     flat, passes = compiled.flat, Passes(compiled)
+    read, sent = passes.read.tolist(), passes.sent.tolist()
     read_count: Counter[RankAction] = Counter()
     sent_count: Counter[RankAction] = Counter()
     ordinal: list[int] = []
     sender_of: dict[RankAction, RankAction | None] = {}
     reader_of: dict[RankAction, RankAction] = {}
     for rank, cost, needed in zip(flat.rank, flat.cost, flat.needs, strict=True):
-        here, sends = (rank, passes.read(cost)), (rank, passes.sent(cost))
+        here, sends = (rank, read[cost]), (rank, sent[cost])
         ordinal.append(sent_count[sends])
         sent_count[sends] += 1
         if here[1] < 0:
             continue
-        there = (flat.rank[needed], passes.sent(flat.cost[needed])) if needed >= 0 else None
+        there = (flat.rank[needed], sent[flat.cost[needed]]) if needed >= 0 else None
         if sender_of.setdefault(here, there) != there:
             return None
         if there is not None:
@@ -212,174 +230,231 @@ def _schedule_channels(compiled: CompiledSchedule) -> tuple[Channel, ...] | None
     return _channels({here: there for here, there in sender_of.items() if there is not None})
 
 
+def channels_at(
+    ends: Sequence[RankAction], passes: Integers, ranks: Indices, costs: Integers
+) -> Indices:
+    """The channels that actions read from or send on, or -1, given the ends of channels where that
+    happens, and by cost number the passes that do it."""
+    if not ends:
+        return np.full(len(costs), -1)
+    each, own = len(passes), passes[costs]
+    keys = np.array([rank * each + cost for rank, cost in ends], np.int64)
+    order = np.argsort(keys)
+    wanted = ranks * each + own
+    found = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+    return np.where((keys[found] == wanted) & (own >= 0), found, -1)
+
+
 # --- lockstep -------------------------------------------------------------------------------------
+
+
+class _Entries:
+    """The actions of all patterns, numbered pattern by pattern and rank by rank: these numbers, the
+    *entries*, say where ranks are."""
+
+    def __init__(self, compiled: CompiledSchedule, channels: Sequence[Channel]) -> None:
+        repeated = compiled.timed_costs
+        self.passes = passes = Passes(compiled)
+        self.begins: list[list[int]] = []
+        """Per rank, the first entries of its patterns."""
+        self.times = [[times for _, times in patterns] for patterns in repeated]
+        costs: list[int] = []
+        borders = [0]
+        ends: list[tuple[int, int]] = []
+        for rank, patterns in enumerate(repeated):
+            self.begins.append([])
+            for pattern, _ in patterns:
+                self.begins[-1].append(len(costs))
+                costs += pattern
+                ends.append((len(costs) - 1, rank))
+            borders.append(len(costs))
+        self.following = list(range(1, len(costs) + 1))
+        """Per entry, the next one; at the end of a pattern, `~rank`."""
+        for entry, rank in ends:
+            self.following[entry] = ~rank
+        self.cost: Integers = np.array(costs, np.int64)
+        lengths = [end - begin for begin, end in pairwise(borders)]
+        self.rank: Indices = np.repeat(np.arange(len(repeated)), lengths)
+        readers, senders = [each.reader for each in channels], [each.sender for each in channels]
+        self.reads = channels_at(readers, passes.read, self.rank, self.cost)
+        """Per entry, the channel that it reads from, or -1."""
+        self.sends = channels_at(senders, passes.sent, self.rank, self.cost)
+        """The same of the channel that it sends on."""
 
 
 class _Lockstep:
     """Ranks that run their actions in lockstep, and the waves that this makes."""
 
     def __init__(self, compiled: CompiledSchedule, channels: tuple[Channel, ...]) -> None:
-        self.repeated: Sequence[Sequence[RepeatedCosts]] = compiled.timed_costs
         self.channels = channels
-        self.passes = Passes(compiled)
-        readers = {each.reader: channel for channel, each in enumerate(channels)}
-        senders = {each.sender: channel for channel, each in enumerate(channels)}
-        ranks = range(len(self.repeated))
-        self.reads: dict[RankAction, int] = {}
-        """By rank and cost number, the channel that such an action reads from, or -1."""
-        self.sends: dict[RankAction, int] = {}
-        """The same of the channel that it sends on."""
-        for rank, patterns in enumerate(self.repeated):
-            for cost in {cost for pattern, _ in patterns for cost in pattern}:
-                self.reads[rank, cost] = readers.get((rank, self.passes.read(cost)), -1)
-                self.sends[rank, cost] = senders.get((rank, self.passes.sent(cost)), -1)
-        self.pattern_index = [0 for _ in ranks]
+        self.entries = entries = _Entries(compiled, channels)
+        self.reads: list[int] = entries.reads.tolist()
+        self.sends: list[int] = entries.sends.tolist()
+        self.pattern_index = [0 for _ in entries.times]
         """Per rank, the index of the pattern that it runs."""
-        self.pattern = [patterns[0][0] for patterns in self.repeated]
-        self.position = [0 for _ in ranks]
-        """Per rank, the position in the pattern of its next action."""
-        self.left: list[int] = [patterns[0][1] for patterns in self.repeated]
+        self.left: list[int] = [times[0] for times in entries.times]
         """Per rank, the repetitions of the pattern that are left, the current one included."""
-        self.begun = [False for _ in ranks]
-        self.completing: Counter[tuple[int, int]] = Counter()
-        """Per rank and stage, the actions left that may complete gradients."""
-        for rank, patterns in enumerate(self.repeated):
-            for pattern, times in patterns:
-                for cost in pattern:
-                    if cost % COST_KINDS in COMPLETING:
-                        self.completing[rank, self.passes.stage(cost)] += times
         self.taken: list[int] = [0 for _ in channels]
-        self.sent = [0 for _ in channels]
-        self.most_under_way = [0 for _ in channels]
-        self.waves: list[tuple[WaveAction, ...]] = []
+        self.sent: list[int] = [0 for _ in channels]
+        self.most_under_way: list[int] = [0 for _ in channels]
+        self.waiting: list[int] = [-1 for _ in channels]
+        """Per channel, the entry that waits for a message, or -1."""
+        self.ran: list[int] = []
+        """The entries that ran, and behind each loop those that it repeats once more."""
+        self.ends: list[int] = []
+        """Per wave, how many entries there are in `ran` up to its end."""
         self.loops: list[WaveLoop] = []
         self.seen: dict[object, tuple[int, list[int], list[int]]] = {}
         """By state of the ranks: the wave at which they were in it, and what was left and sent."""
 
     def run(self) -> Waves | None:
         """The waves of the schedule; None if ranks wait for each other."""
-        runnable = list(range(len(self.repeated)))
-        waiting: dict[int, int] = {}
-        while runnable:
-            wave = self._wave(runnable, waiting)
-            if wave:
-                self.waves.append(wave)
-            runnable: list[int] = []
-            repeats = False
-            for action in wave:
-                if action.sends >= 0:
-                    channel = action.sends
-                    self.sent[channel] += 1
-                    under_way = self.sent[channel] - self.taken[channel]
-                    self.most_under_way[channel] = max(self.most_under_way[channel], under_way)
-                    if channel in waiting:
-                        runnable.append(waiting.pop(channel))
-                rank = action.rank
-                if self._advance(rank):
-                    runnable.append(rank)
-                    again = self.position[rank] == 0 and self.left[rank] >= FEWEST_REPEATS
-                    repeats = repeats or again
+        runnable = [begins[0] for begins in self.entries.begins]
+        while started := self._started(runnable):
+            self.ran += started
+            self.ends.append(len(self.ran))
+            runnable, repeats = self._ended(started)
             if repeats:
-                self._look_back()
-        if waiting:
+                self._look_back(runnable)
+        if max(self.waiting, default=-1) >= 0:
             return None
         return Waves(
             channels=self.channels,
+            passes=self.entries.passes,
             num_links=len({each.link for each in self.channels}),
             most_under_way=tuple(self.most_under_way),
-            waves=tuple(self.waves),
+            actions=self._actions(),
             loops=tuple(self.loops),
         )
 
-    def _wave(self, runnable: Sequence[int], waiting: dict[int, int]) -> tuple[WaveAction, ...]:
-        """The next actions of the runnable ranks whose messages are there; the other ranks are put
-        into `waiting`, by channel."""
-        actions: list[WaveAction] = []
-        for rank in runnable:
-            cost = self.pattern[rank][self.position[rank]]
-            reads, sends = self.reads[rank, cost], self.sends[rank, cost]
-            read = self.taken[reads] if reads >= 0 else 0
-            if reads >= 0:
-                if self.sent[reads] == read:
-                    waiting[reads] = rank
+    def _started(self, runnable: Sequence[int]) -> list[int]:
+        """The runnable entries whose messages are there; the others are put into `waiting`."""
+        started: list[int] = []
+        reads, sent, taken = self.reads, self.sent, self.taken
+        for entry in runnable:
+            channel = reads[entry]
+            if channel >= 0:
+                if sent[channel] == taken[channel]:
+                    self.waiting[channel] = entry
                     continue
-                self.taken[reads] += 1
-            first = not self.begun[rank]
-            self.begun[rank] = True
-            sent = self.sent[sends] if sends >= 0 else 0
-            last = self._completes(rank, cost)
-            actions.append(WaveAction(rank, cost, reads, read, sends, sent, first, last))
-        return tuple(actions)
+                taken[channel] += 1
+            started.append(entry)
+        return started
 
-    def _completes(self, rank: int, cost: int) -> bool:
-        """Whether the gradients of an action's stage are complete with it; counts it as run."""
-        if cost % COST_KINDS not in COMPLETING:
-            return False
-        stage = rank, self.passes.stage(cost)
-        self.completing[stage] -= 1
-        return self.completing[stage] == 0
+    def _ended(self, started: Sequence[int]) -> tuple[list[int], bool]:
+        """The entries that can run when these have, as far as their messages are there; and whether
+        the waves may repeat."""
+        runnable: list[int] = []
+        repeats = False
+        sends, following, waiting = self.sends, self.entries.following, self.waiting
+        for entry in started:
+            channel = sends[entry]
+            if channel >= 0:
+                self.sent[channel] += 1
+                under_way = self.sent[channel] - self.taken[channel]
+                self.most_under_way[channel] = max(under_way, self.most_under_way[channel])
+                if waiting[channel] >= 0:
+                    runnable.append(waiting[channel])
+                    waiting[channel] = -1
+            after = following[entry]
+            if after < 0:
+                rank = ~after
+                after = self._after_pattern(rank)
+                if after < 0:
+                    continue
+                repeats = repeats or self.left[rank] >= FEWEST_REPEATS
+            runnable.append(after)
+        return runnable, repeats
 
-    def _advance(self, rank: int) -> bool:
-        """Moves a rank to its next action; False if there is none."""
-        self.position[rank] += 1
-        if self.position[rank] < len(self.pattern[rank]):
-            return True
-        self.position[rank] = 0
+    def _after_pattern(self, rank: int) -> int:
+        """The next entry of a rank that has come to the end of a pattern; -1 if there is none."""
+        begins = self.entries.begins[rank]
         self.left[rank] -= 1
-        if self.left[rank]:
-            return True
-        self.pattern_index[rank] += 1
-        if self.pattern_index[rank] == len(self.repeated[rank]):
-            return False
-        self.pattern[rank], self.left[rank] = self.repeated[rank][self.pattern_index[rank]]
-        return True
+        if not self.left[rank]:
+            self.pattern_index[rank] += 1
+            if self.pattern_index[rank] == len(begins):
+                return -1
+            self.left[rank] = self.entries.times[rank][self.pattern_index[rank]]
+        return begins[self.pattern_index[rank]]
 
-    def _look_back(self) -> None:
-        """Makes a loop if the ranks have been in this state before."""
-        under_way = tuple(s - t for s, t in zip(self.sent, self.taken, strict=True))
-        state = tuple(self.pattern_index), tuple(self.position), under_way
+    def _look_back(self, runnable: Sequence[int]) -> None:
+        """Makes a loop if the ranks have been in this state before: each is at an entry that is
+        runnable or waits."""
+        state = frozenset((*runnable, *self.waiting)) - {-1}, tuple(map(sub, self.sent, self.taken))
         if state not in self.seen:
             if len(self.seen) == MOST_STATES:
                 self.seen.clear()
-            self.seen[state] = len(self.waves), [*self.left], [*self.sent]
+            self.seen[state] = len(self.ends), [*self.left], [*self.sent]
             return
         begin, left, sent = self.seen[state]
-        repetitions = [then - now for then, now in zip(left, self.left, strict=True)]
+        repetitions = list(map(sub, left, self.left))
         times = min((now - 1) // n for now, n in zip(self.left, repetitions, strict=True) if n)
-        if times < FEWEST_REPEATS:
-            return
-        messages = [now - then for then, now in zip(sent, self.sent, strict=True)]
-        under = tuple(range(t, s) for s, t in zip(self.sent, self.taken, strict=True))
-        waves = self._repeated_waves(begin, times)
+        if times >= FEWEST_REPEATS:
+            self._repeat(begin, times, repetitions, list(map(sub, self.sent, sent)))
+            self.seen.clear()
+
+    def _repeat(
+        self, begin: int, times: int, repetitions: Sequence[int], messages: Sequence[int]
+    ) -> None:
+        """Repeats the waves since `begin`. A repeat has these repetitions of the patterns of ranks,
+        and so many messages on channels."""
+        end = len(self.ends)
         self.loops.append(
             WaveLoop(
-                begin=begin,
-                end=len(self.waves),
+                begin=end,
+                end=end + end - begin,
                 times=times,
-                waves=waves,
                 messages=tuple(messages),
-                under_way=under,
+                under_way=tuple(map(range, self.taken, self.sent)),
                 repetitions=tuple(zip(self.pattern_index, repetitions, strict=True)),
             )
         )
+        count = self.ends[-1] - (self.ends[begin - 1] if begin else 0)
+        self.ends += [ran + count for ran in self.ends[begin:]]
+        self.ran += self.ran[-count:]
         self.left = [now - times * n for now, n in zip(self.left, repetitions, strict=True)]
         self.sent = [now + times * n for now, n in zip(self.sent, messages, strict=True)]
         self.taken = [now + times * n for now, n in zip(self.taken, messages, strict=True)]
-        self.seen.clear()
 
-    def _repeated_waves(self, begin: int, times: int) -> tuple[tuple[WaveAction, ...], ...]:
-        """The waves since `begin` as they are in the last of `times` repeats; counts the actions of
-        all repeats as run."""
-        waves = self.waves[begin:]
-        completing = Counter(
-            (action.rank, self.passes.stage(action.cost))
-            for action in chain.from_iterable(waves)
-            if action.cost % COST_KINDS in COMPLETING
+    def _actions(self) -> WaveActions:
+        """The actions of all waves."""
+        entries, passes, ran = self.entries, self.entries.passes, np.array(self.ran, np.int64)
+        rank, cost = entries.rank[ran], entries.cost[ran]
+        reads, sends = entries.reads[ran], entries.sends[ran]
+        edges = np.array([0, *self.ends], np.int64)
+        first, last = np.zeros((2, len(ran)), np.bool_)
+        first[np.unique(rank, return_index=True)[1]] = True
+        completing = np.flatnonzero(passes.completes[cost])[::-1]
+        stage = rank[completing] * len(passes.stage) + passes.stage[cost[completing]]
+        last[completing[np.unique(stage, return_index=True)[1]]] = True
+        return WaveActions(
+            edges=edges,
+            wave=np.repeat(np.arange(len(self.ends)), edges[1:] - edges[:-1]),
+            rank=rank,
+            cost=cost,
+            reads=reads,
+            read=self._messages(reads),
+            sends=sends,
+            sent=self._messages(sends),
+            first=first,
+            last=last,
         )
-        for stage, count in completing.items():
-            self.completing[stage] -= (times - 1) * count
-        return tuple(tuple(map(self._repeated_action, wave)) for wave in waves)
 
-    def _repeated_action(self, action: WaveAction) -> WaveAction:
-        last = self._completes(action.rank, action.cost)
-        return action._replace(first=False, last=last)
+    def _messages(self, channels: Indices) -> Integers:
+        """The numbers of the messages of actions, given their channels or -1. Where a loop repeats
+        actions once more, these have the numbers of those that they repeat."""
+        ends = self.ends
+        loops = [(loop, ends[loop.begin - 1], ends[loop.end - 1]) for loop in self.loops]
+        once = channels >= 0
+        for _, begin, end in loops:
+            once[begin:end] = False
+        (places,) = np.nonzero(once)
+        places = places[np.argsort(channels[places], kind="stable")]
+        own = channels[places]
+        found = np.zeros(len(channels), np.int64)
+        found[places] = np.arange(len(own)) - np.searchsorted(own, own)
+        for loop, begin, end in loops:
+            found[begin:end] = found[begin + begin - end : begin]
+            skipped = np.array([*loop.messages, 0], np.int64) * loop.times
+            found[end:] += skipped[channels[end:]]
+        return found

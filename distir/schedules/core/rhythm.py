@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias, cast
 
@@ -39,7 +40,7 @@ class RepeatedSteps:
     comes next."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Rhythm:
     """A schedule whose ranks repeat patterns of steps.
 
@@ -61,7 +62,7 @@ class Rhythm:
         """Number of pipeline stages over all ranks, chunks included."""
         return len(self.ranks_of_stages[0])
 
-    @property
+    @cached_property
     def stages_of_ranks(self) -> tuple[tuple[int, ...], ...]:
         """The stages (chunks) that each rank holds, in pipeline order."""
         stages: list[set[int]] = [set() for _ in self.ranks]
@@ -70,12 +71,12 @@ class Rhythm:
                 stages[rank].add(stage)
         return tuple(tuple(sorted(held)) for held in stages)
 
-    @property
+    @cached_property
     def has_backward(self) -> bool:
         """Whether this is a training schedule."""
         return any(kind != "F" for repeated in self.ranks[0] for _, kind in repeated.pattern)
 
-    @property
+    @cached_property
     def splits_backward(self) -> bool:
         """Whether `B` is only the input-gradient part, with a `W` for the rest."""
         return any(kind == "W" for repeated in self.ranks[0] for _, kind in repeated.pattern)
@@ -127,11 +128,13 @@ def repeated_steps(
     *patterns: tuple[Iterable[Step | OverlappedSteps], int],
 ) -> tuple[RepeatedSteps, ...]:
     """Patterns, each with how often it is repeated, without empty patterns and repetitions of 0."""
-    made = (_repeated(pattern, times) for pattern, times in patterns)
-    return tuple(repeated for repeated in made if repeated.pattern and repeated.times > 0)
+    made = [_repeated(tuple(pattern), times) for pattern, times in patterns if times > 0]
+    return tuple([repeated for repeated in made if repeated.pattern])
 
 
-def _repeated(pattern: Iterable[Step | OverlappedSteps], times: int) -> RepeatedSteps:
+def _repeated(pattern: tuple[Step | OverlappedSteps, ...], times: int) -> RepeatedSteps:
+    if not any([isinstance(first, tuple) for first, _ in pattern]):
+        return RepeatedSteps(cast("tuple[Step, ...]", pattern), times)
     steps: list[Step] = []
     overlapped: list[int] = []
     for each in pattern:

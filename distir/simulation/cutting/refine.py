@@ -27,6 +27,7 @@ from distir.arrays import Flags, Floats, Indices, distinct, product
 from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
+from distir.schedules.compiled.steps import find_steps
 from distir.simulation.cutting.partition import MOST_KEPT, Bounds, Partitions
 from distir.strategy import Strategy
 
@@ -480,20 +481,15 @@ class _Steps:
     @classmethod
     def of(cls, compiled: CompiledSchedule) -> _Steps:
         """The steps of a schedule."""
-        flat, ranks = compiled.flat, len(compiled.stages_of_ranks)
-        done, step = [0] * ranks, list[int]()
-        for rank, needed in zip(flat.rank, flat.needs, strict=True):
-            step.append(max(done[rank], step[needed] + 1 if needed >= 0 else 0))
-            done[rank] = step[-1] + 1
-        shape, at = (max(done), ranks), (np.array(step), np.array(flat.rank))
+        steps = find_steps(compiled)
+        shape = int(steps.step.max()) + 1, len(compiled.stages_of_ranks)
+        at, none = (steps.step, steps.rank), compiled.stages * COST_KINDS
         needed, sender = np.zeros((2, *shape), np.int16)
-        cost = np.full(shape, compiled.stages * COST_KINDS, np.int16)
-        found = cls(cost, needed, sender, at[0][list(flat.first)])
-        needs = np.array(flat.needs)
-        found.cost[at] = flat.cost
-        found.needed[at] = np.where(needs >= 0, at[0][needs] + 1, 0)
-        found.sender[at] = np.where(needs >= 0, at[1][needs], 0)
-        return found
+        cost = np.full(shape, none, np.int16)
+        cost[at] = steps.cost
+        needed[at] = np.where(steps.needs >= 0, steps.step[steps.needs] + 1, 0)
+        sender[at] = np.where(steps.needs >= 0, steps.rank[steps.needs], 0)
+        return cls(cost, needed, sender, np.argmax(cost < none, axis=0))
 
 
 def _before_backward(compiled: CompiledSchedule) -> tuple[list[int], list[int]]:

@@ -113,9 +113,9 @@ def _columns(
 def _how(compiled: CompiledSchedule) -> tuple[Program, tuple[int, ...]]:
     """How the schedule is run, and the number of microbatches of a phase or of repeats of each
     repeated part. A schedule with a skeleton is run by the skeleton's program, if that program has
-    all of its repeated parts."""
+    all of its repeated parts. Waves of a single round do not repeat, so that none is looked for."""
     found = skeleton_of(compiled)
-    if found is not None:
+    if found is not None and (found[0].rounds + found[1] > 1 or find_phases(compiled)):
         skeleton, rounds = found
         program = _program(skeleton.compiled)
         times = _times(program, skeleton.compiled)

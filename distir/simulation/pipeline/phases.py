@@ -59,13 +59,14 @@ class Phases:
 def find_phases(compiled: CompiledSchedule) -> Phases | None:
     """The phases of a schedule; None if it does not consist of phases, or if some phases need only
     parts of each other."""
-    ranks, passes = compiled.timed_costs, Passes(compiled)
+    ranks = compiled.timed_costs
     times = {count for repeated in ranks for _, count in repeated}
     costs = [[cost for pattern, _ in repeated for cost in pattern] for repeated in ranks]
     single = all(len(pattern) == 1 for repeated in ranks for pattern, _ in repeated)
     if not single or len(times) > 1 or any(len({*own}) < len(own) for own in costs):
         return None
-    if any(passes.sent(cost) not in (-1, cost) for own in costs for cost in own):
+    sent = Passes(compiled).sent.tolist()
+    if any(sent[cost] not in (-1, cost) for own in costs for cost in own):
         return None  # some backward passes are whole and others are not
     channels = channels_of(compiled)
     if channels is None:

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import chain, pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distir.arrays import Flags
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, CompiledSchedule
-from distir.schedules.compiled.waves import Passes, WaveAction, WaveLoop, Waves, find_waves
+from distir.schedules.compiled.waves import WaveActions, WaveLoop, Waves, find_waves
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Index: TypeAlias = "slice | Ints"
+Turn: TypeAlias = tuple[Ints, Ints, Ints, Ints]
+"""Of messages the first slot of each one's channel, its number, the channel's messages per repeat,
+and the size of the ring."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wave:
+class Wave(NamedTuple):
     """The actions of a wave: those that read a message first, those that send one side by side.
-    Indices are slices where possible; messages are numbered within their part."""
+    Indices are slices where possible; messages are numbered within their part. Programs have many
+    waves, so they are made as tuples are."""
 
     ranks: Index
     costs: Index
@@ -68,12 +71,11 @@ class RepeatedPart:
 
     part: WavePart
     times: int
-    read_turn: tuple[Ints, Ints, Ints, Ints]
-    """Per message that is read: the first slot of its channel, its number, the channel's messages
-    per repeat, and the size of the ring."""
-    sent_turn: tuple[Ints, Ints, Ints, Ints]
-    live_turn: tuple[Ints, Ints, Ints, Ints]
-    """As `read_turn`, for messages that are under way between repeats."""
+    read_turn: Turn
+    """Of the messages that are read."""
+    sent_turn: Turn
+    live_turn: Turn
+    """Of the messages that are under way between repeats."""
     repetitions: tuple[tuple[int, int], ...]
     """Per rank the number of its repeated pattern, and the copies of the pattern in a repeat."""
 
@@ -124,9 +126,8 @@ class WaveProgram:
         return self.arrived.stop > self.arrived.start
 
 
-def slots_of(turn: tuple[Ints, Ints, Ints, Ints], repeat: int) -> Ints:
-    """The slots of messages when rings have turned `repeat` times (see
-    `RepeatedPart.read_turn`)."""
+def slots_of(turn: Turn, repeat: int) -> Ints:
+    """The slots of messages when rings have turned `repeat` times."""
     first, number, messages, ring = turn
     return first + (number + repeat * messages) % ring
 
@@ -137,152 +138,218 @@ def find_program(compiled: CompiledSchedule) -> WaveProgram | None:
     return None if waves is None else _Builder(compiled, waves).program()
 
 
-@lru_cache(maxsize=1 << 12)
-def _index(numbers: tuple[int, ...]) -> Index:
-    """The numbers as a slice if they go up by equal steps, else as an array. Waves of all schedules
-    share these."""
-    steps = {b - a for a, b in pairwise(numbers)} or {1}
-    if not numbers or len(steps) > 1 or min(steps) < 1:
-        found = np.array(numbers, np.int64)
-        found.setflags(write=False)
-        return found if numbers else slice(0, 0)
-    return slice(min(numbers), max(numbers) + 1, *steps)
-
-
-@lru_cache(maxsize=1 << 12)
-def _next(first: int, count: int) -> slice:
-    """A slice of `count` numbers."""
-    return slice(first, first + count)
-
-
 class _Builder:
     """Makes the wave program of a schedule."""
 
     def __init__(self, compiled: CompiledSchedule, waves: Waves) -> None:
-        self.waves = waves
-        self.ranks = len(compiled.stages_of_ranks)
-        self.last_row: dict[tuple[int, int], int] = {}
-        for rank, own in enumerate(compiled.stages_of_ranks):
-            for stage in own:
-                self.last_row[rank, stage] = 4 * self.ranks + len(self.last_row)
+        self.channels, self.loops, self.num_links = waves.channels, waves.loops, waves.num_links
+        self.actions = actions = _ordered(waves.actions)
+        self.passes = passes = waves.passes
+        self.held = compiled.stages_of_ranks
+        self.kept = 4 * len(self.held) + sum(map(len, self.held))
         self.rings = np.maximum(np.array(waves.most_under_way, np.int64), 1)
-        self.passes = passes = Passes(compiled)
-        costs = sorted(
-            {cost for own in compiled.timed_costs for pattern, _ in own for cost in pattern}
-        )
-        self.cost_row = {cost: row for row, cost in enumerate(costs)}
-        sent = sorted({each.sender[1] for each in waves.channels})
-        self.sent_row = {cost: row for row, cost in enumerate(sent)}
-        self.sent_rows = [self.sent_row[each.sender[1]] for each in waves.channels]
-        self.links = [each.link for each in waves.channels]
-        joined = compiled.stages * COST_KINDS  # cost numbers of overlapped pairs
-        self.sending = [
-            cost - BACKWARD + FORWARD if cost >= joined and cost % COST_KINDS == BACKWARD else cost
-            for cost in costs
-            if passes.sent(cost) in self.sent_row
-        ]
         self.first_slots = np.cumsum(self.rings) - self.rings
+        self.costs: Ints = np.flatnonzero(np.bincount(actions.cost))
+        sent = np.array([each.sender[1] for each in waves.channels], np.int64)
+        is_sent = np.bincount(sent, minlength=len(passes.sent) + 1) > 0  # and in the end no pass
+        self.sent_costs: Ints = np.flatnonzero(is_sent)
+        self.sent_rows = np.searchsorted(self.sent_costs, sent)
+        """Of each channel the row of the passes that send on it."""
+        sending = self.costs[is_sent[passes.sent[self.costs]]]
+        of_pairs = sending >= compiled.stages * COST_KINDS
+        ends_pair = of_pairs & (passes.kinds[sending] == BACKWARD)
+        self.sending: Ints = sending - (BACKWARD - FORWARD) * ends_pair
 
     def program(self) -> WaveProgram:
+        """The program."""
+        waves = self._waves()
         parts: list[tuple[WavePart, RepeatedPart | None]] = []
-        done = 0
-        for loop in self.waves.loops:
-            parts.append((self._part(self.waves.waves[done : loop.end]), self._repeat(loop)))
+        done = repeated = 0
+        for loop in self.loops:
+            parts.append((self._part(waves, done, loop.begin), self._repeat(waves, loop)))
             done = loop.end
-        parts.append((self._part(self.waves.waves[done:]), None))
-        kept, slots = 4 * self.ranks + len(self.last_row), int(self.rings.sum())
-        links = kept + self.waves.num_links
+            repeated += loop.end - loop.begin
+        parts.append((self._part(waves, done, len(waves)), None))
+        once = sum(part.actions for part, _ in parts)
+        slots, links = int(self.rings.sum()), self.kept + self.num_links
         return WaveProgram(
-            ranks=self.ranks,
-            kept=kept,
-            links=slice(kept, links),
+            ranks=len(self.held),
+            kept=self.kept,
+            links=slice(self.kept, links),
             arrived=slice(links, links + slots),
             left=slice(links + slots, links + 2 * slots),
             size=links + 2 * slots,
-            costs=np.array([*self.cost_row], np.int64),
-            sent_costs=np.array([*self.sent_row], np.int64),
-            sending_costs=np.array(self.sending, np.int64),
+            costs=self.costs,
+            sent_costs=self.sent_costs,
+            sending_costs=self.sending,
             parts=tuple(parts),
-            actions=sum(map(len, self.waves.waves)) // len(self.waves.waves),
+            actions=once // (len(waves) - repeated),
         )
 
-    def _repeat(self, loop: WaveLoop) -> RepeatedPart:
-        turns = list(chain.from_iterable(map(_ordered, loop.waves)))
-        live = [(channel, i) for channel, each in enumerate(loop.under_way) for i in each]
+    def _part(self, waves: Sequence[Wave], begin: int, end: int) -> WavePart:
+        """The part that these waves are."""
+        own = slice(*self.actions.edges[[begin, end]].tolist())
+        none = np.zeros(len(self.rings), np.int64)
+        read, sent = self._turns(own, none)
+        ranks = self.actions.rank[own]
+        return WavePart(
+            waves=tuple(waves[begin:end]),
+            read=slots_of(read, 0),
+            sent=slots_of(sent, 0),
+            busiest=int(np.bincount(ranks, minlength=1).max()),
+            actions=len(ranks),
+            last=np.array([row for wave in waves[begin:end] for _, row in wave.last], np.int64),
+        )
+
+    def _repeat(self, waves: Sequence[Wave], loop: WaveLoop) -> RepeatedPart:
+        """The part that a loop repeats."""
         messages = np.array(loop.messages, np.int64)
+        own = slice(*self.actions.edges[[loop.begin, loop.end]].tolist())
+        read, sent = self._turns(own, messages)
+        lengths = [*map(len, loop.under_way)]
+        live = np.array([*chain.from_iterable(loop.under_way)], np.int64)
         return RepeatedPart(
-            self._part(loop.waves),
+            self._part(waves, loop.begin, loop.end),
             loop.times,
-            self._turn([(t.reads, t.read) for t in turns if t.reads >= 0], messages),
-            self._turn([(t.sends, t.sent) for t in turns if t.sends >= 0], messages),
+            read,
+            sent,
             # Messages under way after the loop were under way before it too, one turn earlier.
-            self._turn(live, messages),
+            self._turn(np.repeat(np.arange(len(lengths)), lengths), live, messages),
             loop.repetitions,
         )
 
-    def _turn(
-        self, places: Sequence[tuple[int, int]], messages: Ints
-    ) -> tuple[Ints, Ints, Ints, Ints]:
-        channels = np.array([channel for channel, _ in places], np.int64)
-        numbers = np.array([number for _, number in places], np.int64)
-        return self.first_slots[channels], numbers, messages[channels], self.rings[channels]
-
-    def _part(self, waves: Sequence[tuple[WaveAction, ...]]) -> WavePart:
-        none = np.zeros(len(self.rings), np.int64)
-        ordered = [_ordered(wave) for wave in waves]
-        turns = list(chain.from_iterable(ordered))
-        read = self._turn([(t.reads, t.read) for t in turns if t.reads >= 0], none)
-        sent = self._turn([(t.sends, t.sent) for t in turns if t.sends >= 0], none)
-        made: list[Wave] = []
-        reads = sends = 0
-        for wave in ordered:
-            made.append(self._wave(wave, reads, sends))
-            reads, sends = made[-1].read.stop, made[-1].sent.stop
-        counts = np.bincount([turn.rank for turn in turns], minlength=1)
-        return WavePart(
-            waves=tuple(made),
-            read=slots_of(read, 0),
-            sent=slots_of(sent, 0),
-            busiest=int(counts.max()),
-            actions=len(turns),
-            last=np.array([row for wave in made for _, row in wave.last], np.int64),
+    def _turns(self, own: slice, messages: Ints) -> tuple[Turn, Turn]:
+        """The turns of the messages that some actions read, and of those that they send."""
+        actions = self.actions
+        return (
+            self._turn(actions.reads[own], actions.read[own], messages),
+            self._turn(actions.sends[own], actions.sent[own], messages),
         )
 
-    def _wave(self, wave: Sequence[WaveAction], reads: int, sends: int) -> Wave:
-        readers = [turn for turn in wave if turn.reads >= 0]
-        senders = [turn for turn in wave if turn.sends >= 0]
-        return Wave(
-            ranks=_index(tuple([turn.rank for turn in wave])),
-            costs=_index(tuple([self.cost_row[turn.cost] for turn in wave])),
-            readers=_index(tuple([turn.rank for turn in readers])),
-            reading=len(readers),
-            read=_next(reads, len(readers)),
-            read_costs=_index(tuple([self.sent_rows[turn.reads] for turn in readers])),
-            senders=_index(tuple([turn.rank for turn in senders])),
-            sending=_next(wave.index(senders[0]) if senders else 0, len(senders)),
-            sent=_next(sends, len(senders)),
-            links=_index(tuple([self.links[turn.sends] for turn in senders])),
-            sent_costs=_index(tuple([self.sent_rows[turn.sends] for turn in senders])),
-            first=tuple([(i, turn.rank) for i, turn in enumerate(wave) if turn.first]),
-            last=tuple(
-                [
-                    (i, self.last_row[turn.rank, self.passes.stage(turn.cost)])
-                    for i, turn in enumerate(wave)
-                    if turn.last
-                ]
-            ),
+    def _turn(self, channels: Ints, numbers: Ints, messages: Ints) -> Turn:
+        there = channels >= 0
+        own = channels[there]
+        return self.first_slots[own], numbers[there], messages[own], self.rings[own]
+
+    # --- waves ------------------------------------------------------------------------------------
+
+    def _waves(self) -> list[Wave]:
+        """All waves."""
+        actions, edges = self.actions, self.actions.edges
+        begins, ends = edges[:-1], edges[1:]
+        reads, sends = actions.reads >= 0, actions.sends >= 0
+        reading, sending = _counts(reads, begins), _counts(sends, begins)
+        first_sender = np.where(sending > 0, _counts(reads & ~sends, begins), 0)
+        whole, readers = (begins, ends), (begins, begins + reading)
+        senders = begins + first_sender, begins + first_sender + sending
+        link = np.array([each.link for each in self.channels], np.int64)
+        indices = _indices(
+            [
+                (actions.rank, *whole),
+                (np.searchsorted(self.costs, actions.cost), *whole),
+                (actions.rank, *readers),
+                (_of(self.sent_rows, actions.reads), *readers),
+                (actions.rank, *senders),
+                (_of(link, actions.sends), *senders),
+                (_of(self.sent_rows, actions.sends), *senders),
+            ]
+        )
+        ranks, costs, readers, read_costs, senders, links, sent_costs = indices
+        first, last = np.flatnonzero(actions.first), np.flatnonzero(actions.last)
+        return list(
+            map(
+                Wave,
+                ranks,
+                costs,
+                readers,
+                reading.tolist(),
+                self._next(reading),
+                read_costs,
+                senders,
+                _slices(first_sender, sending),
+                self._next(sending),
+                links,
+                sent_costs,
+                self._in_waves(first, actions.rank[first]),
+                self._in_waves(last, self._last_rows(last)),
+            )
         )
 
+    def _next(self, counts: Ints) -> list[slice]:
+        """Of each wave a slice of so many numbers; they go on from wave to wave of a part."""
+        begins = np.cumsum(counts) - counts
+        borders = [0, *chain.from_iterable((loop.begin, loop.end) for loop in self.loops)]
+        waves = [end - begin for begin, end in pairwise([*borders, len(counts)])]
+        begins -= np.repeat(begins[borders], waves)
+        return _slices(begins, counts)
 
-def _ordered(wave: Sequence[WaveAction]) -> list[WaveAction]:
-    """The actions of a wave, ordered so that those that read come first and those that send stand
-    side by side; then by rank."""
-    return sorted(wave, key=_order)
+    def _in_waves(self, places: Ints, numbers: Ints) -> list[tuple[tuple[int, int], ...]]:
+        """By wave, its actions at these places among all: where they are in the wave, and the
+        number that each of them has."""
+        waves = self.actions.wave[places]
+        found: list[tuple[tuple[int, int], ...]] = [()] * (len(self.actions.edges) - 1)
+        within = places - self.actions.edges[waves]
+        for wave, *each in zip(waves.tolist(), within.tolist(), numbers.tolist(), strict=True):
+            found[wave] += ((each[0], each[1]),)
+        return found
+
+    def _last_rows(self, places: Ints) -> Ints:
+        """The rows of the state for the stages of the actions at these places."""
+        stages = len(self.passes.stage)
+        entries = [rank * stages + stage for rank, own in enumerate(self.held) for stage in own]
+        actions = self.actions
+        wanted = actions.rank[places] * stages + self.passes.stage[actions.cost[places]]
+        return 4 * len(self.held) + np.searchsorted(entries, wanted)
 
 
-def _order(turn: WaveAction) -> tuple[bool, bool, int]:
-    reads, sends = turn.reads >= 0, turn.sends >= 0
-    return not reads, sends == reads, turn.rank
+def _ordered(actions: WaveActions) -> WaveActions:
+    """The actions of each wave, ordered so that those that read come first and those that send
+    stand side by side; then by rank."""
+    reads, sends = actions.reads >= 0, actions.sends >= 0
+    return actions.ordered(np.lexsort((actions.rank, sends == reads, ~reads, actions.wave)))
+
+
+def _counts(flags: Flags, begins: Ints) -> Ints:
+    """How many flags are set from each beginning to the next."""
+    return np.add.reduceat(flags, begins, dtype=np.int64)
+
+
+def _of(numbers: Ints, channels: Ints) -> Ints:
+    """The numbers of channels; 0 for none (-1)."""
+    return np.append(numbers, 0)[channels]
+
+
+def _slices(begins: Ints, counts: Ints) -> list[slice]:
+    """Slices that begin there and are so long."""
+    return list(map(slice, begins.tolist(), (begins + counts).tolist()))
+
+
+def _indices(ranges: Sequence[tuple[Ints, Ints, Ints]]) -> list[list[Index]]:
+    """Ranges of numbers, given by equally many numbers each, and by where the ranges begin and end
+    among them. A range is a slice if its numbers go up by equal steps, else an array."""
+    numbers = np.concatenate([each for each, _, _ in ranges])
+    numbers.setflags(write=False)
+    before = len(ranges[0][0]) * np.arange(len(ranges))[:, None]
+    begins = (np.array([begins for _, begins, _ in ranges]) + before).ravel()
+    ends = (np.array([ends for _, _, ends in ranges]) + before).ravel()
+    steps, bends = np.zeros((2, len(numbers)), np.int64)
+    np.subtract(numbers[1:], numbers[:-1], out=steps[:-1])
+    np.cumsum(steps[1:] != steps[:-1], out=bends[1:])
+    length = ends - begins
+    first, step = numbers[begins], np.where(length > 1, steps[begins], 1)
+    straight = (length < 3) | (bends[begins] == bends[ends - 2])
+    straight &= step > 0
+    first[length == 0] = 0
+    until = np.where(length > 0, numbers[ends - 1] + 1, 0)
+    columns = (straight, begins, ends, first, until, step)
+    found = [
+        slice(start, stop, by) if is_slice else numbers[begin:end]
+        for is_slice, begin, end, start, stop, by in zip(
+            *(each.tolist() for each in columns), strict=True
+        )
+    ]
+    waves = len(found) // len(ranges)
+    return [found[at : at + waves] for at in range(0, len(found), waves)]
 
 
 __all__ = [

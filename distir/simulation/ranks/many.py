@@ -438,34 +438,28 @@ class _JoinedChanges:
 
 @lru_cache(maxsize=MOST_HELD)
 def _joined(tables: tuple[SituationTable, ...]) -> _JoinedChanges:
-    """Joins the changes of all ranks. Between two ranks, changes take away what is left in flight
-    by the first of them; before the first situation there is a change by nothing."""
-    cost_kinds: list[Indices] = []
-    positions: list[Indices] = []
-    last: list[Indices] = []
-    columns, amounts = [np.zeros(1, np.int64)], [np.zeros(1)]
-    first = [0]
-    stages = 0
-    for table in tables:
-        changes = table.changes
-        last.append(sum(map(len, columns)) + changes.last)
-        cost_kinds.append(changes.cost_kinds)
-        positions.append(stages + changes.positions)
-        held = np.zeros(table.counts.shape[1])
-        np.add.at(held, changes.columns, changes.amounts)
-        (left,) = np.nonzero(held)
-        columns += [2 * stages + changes.columns, 2 * stages + left]
-        amounts += [changes.amounts, -held[left]]
-        stages += table.counts.shape[1] // 2
-        first.append(first[-1] + len(changes.cost_kinds))
+    """Joins the changes of all ranks. Before the first situation there is a change by nothing."""
+    changes = [table.changes for table in tables]
+    stages = _before([table.counts.shape[1] // 2 for table in tables])
+    situations = [len(each.last) for each in changes]
+    numbers = [len(each.columns) for each in changes]
+    columns = np.concatenate([each.columns for each in changes])
+    columns += np.repeat(2 * stages, numbers)
     return _JoinedChanges(
-        cost_kinds=np.concatenate(cost_kinds),
-        positions=np.concatenate(positions),
-        columns=np.concatenate(columns),
-        amounts=np.concatenate(amounts),
-        last=np.concatenate(last),
-        first=np.array(first[:-1]),
+        cost_kinds=np.concatenate([each.cost_kinds for each in changes]),
+        positions=np.concatenate([each.positions for each in changes])
+        + np.repeat(stages, situations),
+        columns=np.append(0, columns),
+        amounts=np.concatenate([np.zeros(1), *(each.amounts for each in changes)]),
+        last=np.concatenate([each.last for each in changes])
+        + np.repeat(1 + _before(numbers), situations),
+        first=_before(situations),
     )
+
+
+def _before(counts: Sequence[int]) -> Indices:
+    """The sum of all counts before each."""
+    return np.cumsum([0, *counts[:-1]], dtype=np.int64)
 
 
 __all__ = [
