@@ -119,8 +119,12 @@ class StageCuts:
     def _weights_of(self, programs: Sequence[BlockProgram]) -> Floats:
         """Seconds of the different blocks, of shape (sizes, kinds)."""
         kinds = dict(zip(self.programs.kinds, programs, strict=True))
-        weights = self.pricer.weights(list(kinds.values()), self.pricing)
-        return np.stack([np.broadcast_to(each, self.num_sizes) for each in weights], axis=1)
+        alone = list(kinds.values())
+        weights = self.pricer.weights(alone, self.pricing, splits=self.splits)
+        found = np.empty((self.num_sizes, len(weights)))
+        for place, each in enumerate(weights):
+            found[:, place] = each
+        return found
 
     def _passes(self, size: Indices, share: Floats) -> Floats:
         """What the passes of the different blocks take in mixes, of shape

@@ -68,6 +68,11 @@ class _OnMesh:
     ends: KnownStepEnds
     blocks: KnownStageBlocks
     alone: dict[Pass, BlockPass] = field(default_factory=dict[Pass, BlockPass])
+    passes_alone: dict[tuple[BlockProgram, bool], list[Pass]] = field(
+        default_factory=dict[tuple[BlockProgram, bool], "list[Pass]"]
+    )
+    """Of a block between equal ones, its passes by cost kind; and whether the parts of its backward
+    pass are among them."""
 
 
 class StagePricer:
@@ -126,9 +131,12 @@ class StagePricer:
             self._latest = mesh, self._on_meshes[mesh]
         return self._latest[1]
 
-    def weights(self, programs: Sequence[BlockProgram], pricing: Pricing) -> list[float]:
-        """Seconds of the forward and backward passes of blocks by themselves."""
-        alone = self.passes_alone(programs, pricing, splits=False)
+    def weights(
+        self, programs: Sequence[BlockProgram], pricing: Pricing, *, splits: bool = False
+    ) -> list[float]:
+        """Seconds of the forward and backward passes of blocks by themselves. `splits` says whether
+        the parts of backward passes will be asked for: then these are found with them."""
+        alone = self.passes_alone(programs, pricing, splits=splits)
         return [sum(each.seconds for each in own[: BACKWARD + 1]) for own in alone]
 
     def passes_alone(
@@ -136,20 +144,21 @@ class StagePricer:
     ) -> list[tuple[BlockPass, ...]]:
         """What the passes of blocks take by themselves, by cost kind; `splits` says whether the
         parts of backward passes are among them."""
-        on_mesh, kinds = self._known(pricing), kinds_of_actions(splits)
-        passes = {
-            program: on_mesh.passes.of(_alone(program, kinds))
-            for program in dict.fromkeys(programs)
-        }
+        on_mesh, listed = self._known(pricing), self._known(pricing).passes_alone
+        for program in programs:
+            if (program, splits) not in listed:
+                alone = _alone(program, kinds_of_actions(splits))
+                listed[program, splits] = on_mesh.passes.of(alone)
+        passes = [listed[program, splits] for program in programs]
         known = on_mesh.alone
-        every = dict.fromkeys(each for own in passes.values() for each in own)
+        every = dict.fromkeys(each for own in passes for each in own)
         missing = [each for each in every if each not in known]
         costs = self._chains.run_all([BlockChain([(PassPattern((each,)), 1)]) for each in missing])
         for each, cost in zip(missing, costs, strict=True):
             known[each] = BlockPass(
                 cost.cost.seconds, cost.stream_seconds, cost.launch_seconds, each.link_seconds
             )
-        return [tuple([known[each] for each in passes[program]]) for program in programs]
+        return [tuple([known[each] for each in own]) for own in passes]
 
     def computing_of(self, program: BlockProgram, pricing: Pricing, splits: bool) -> Amount:
         """Seconds of a block's forward and backward pass that occupy the compute stream, whether
