@@ -30,6 +30,11 @@ class BlockBytes:
         passing = np.zeros((cost_kinds, num_sizes, block_kinds))
         return cls(state, forward, backward, dict(enumerate(passing)))
 
+    @property
+    def columns(self) -> tuple[Floats, ...]:
+        """All of them, what is needed in passing by cost kind."""
+        return self.state, self.after_forward, self.after_backward, *self.passing.values()
+
     @classmethod
     def joined(cls, several: Sequence[BlockBytes]) -> BlockBytes:
         """At the program sizes of all, one after the other. An action that some do not have needs

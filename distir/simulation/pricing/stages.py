@@ -71,8 +71,10 @@ class _OnMesh:
     passes_alone: dict[tuple[BlockProgram, bool], list[Pass]] = field(
         default_factory=dict[tuple[BlockProgram, bool], "list[Pass]"]
     )
-    """Of a block between equal ones, its passes by cost kind; and whether the parts of its backward
-    pass are among them."""
+    """The passes of a block between equal ones, by cost kind; the key says whether the parts of its
+    backward pass are among them."""
+    held: dict[object, tuple[Amount, ...]] = field(default_factory=dict[object, tuple[Amount, ...]])
+    """Bytes that a block holds between others."""
 
 
 class StagePricer:
@@ -184,20 +186,40 @@ class StagePricer:
         """
         count = 1 + max(block_kinds)
         held = BlockBytes.empty(num_sizes, count, len(kinds_of_actions(splits)))
-        left_by = (FORWARD, INPUT_PART) if splits else (FORWARD,)
-        among = partial(self._known(pricing).blocks.held, splits=splits)
+        known = self._known(pricing)
         for kind in range(count):
             index = _typical(block_kinds, kind)
-            alone = self._memory_of(among(programs[index : index + 1]), left_by)
-            held.state[:, kind] = state_bytes(self.workload, programs[index]).total
-            held.after_forward[:, kind] = alone[FORWARD].delta
-            if splits:
-                held.after_backward[:, kind] = alone[FORWARD].delta + alone[INPUT_PART].delta
-            beside = self._memory_of(among(programs[max(0, index - 1) : index + 2]))
-            for cost_kind, effect in beside.items():
-                left = beside[FORWARD].delta if cost_kind == FORWARD else 0
-                held.passing[cost_kind][:, kind] = larger(effect.peak - left, 0)
+            around = tuple(programs[max(0, index - 1) : index + 2])
+            key = programs[index], around, splits
+            if key not in known.held:
+                known.held[key] = self._held_by(programs[index], around, known, splits=splits)
+            for column, size in zip(held.columns, known.held[key], strict=True):
+                column[:, kind] = size
         return held
+
+    def _held_by(
+        self,
+        program: BlockProgram,
+        around: Sequence[BlockProgram],
+        known: _OnMesh,
+        *,
+        splits: bool,
+    ) -> tuple[Amount, ...]:
+        """Bytes that a block holds, in the order of `BlockBytes.columns`, between the blocks beside
+        it."""
+        among = partial(known.blocks.held, splits=splits)
+        alone = self._memory_of(among((program,)), (FORWARD, INPUT_PART) if splits else (FORWARD,))
+        beside = self._memory_of(among(around))
+        after = alone[FORWARD].delta
+        return (
+            state_bytes(self.workload, program).total,
+            after,
+            after + alone[INPUT_PART].delta if splits else 0.0,
+            *(
+                larger(beside[kind].peak - (beside[FORWARD].delta if kind == FORWARD else 0), 0)
+                for kind in kinds_of_actions(splits)
+            ),
+        )
 
     def left_behind(
         self, blocks: Sequence[Sequence[BlockProgram]], layers: Sequence[BlockProgram]
