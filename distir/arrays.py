@@ -1,11 +1,11 @@
-"""Array types that many modules use, and the distinct values and rows of arrays."""
+"""Array types that many modules use, the distinct values and rows of arrays, and products."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product as pairs
 from math import isqrt
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ __all__ = [
     "distinct",
     "distinct_codes",
     "distinct_rows",
+    "edges",
     "product",
 ]
 
@@ -39,14 +40,17 @@ PRODUCTS_AT_ONCE = 1 << 18
 """Products of numbers that are added up together: with more, OpenBLAS starts threads."""
 
 
-def product(matrix: Floats, columns: Floats) -> Floats:
+Number = TypeVar("Number", bound=np.floating[Any])
+
+
+def product(matrix: NDArray[Number], columns: NDArray[Number]) -> NDArray[Number]:
     """The product of a matrix and many columns, in parts that are made on one thread: several take
     longer where matrices are small."""
     rows, inner = matrix.shape
     area = max(1, PRODUCTS_AT_ONCE // max(1, inner))
     tall = min(rows, max(isqrt(area), area // max(1, columns.shape[1])))
     wide = area // max(1, tall)
-    found = np.empty((rows, columns.shape[1]))
+    found = np.empty((rows, columns.shape[1]), matrix.dtype)
     for top, left in pairs(range(0, rows, max(1, tall)), range(0, columns.shape[1], wide)):
         here = slice(top, top + tall), slice(left, left + wide)
         np.matmul(matrix[here[0]], columns[:, here[1]], out=found[here])
@@ -67,6 +71,14 @@ def distinct(values: NDArray[Any]) -> tuple[Indices, Indices]:
         return np.arange(len(values)), np.zeros(len(values), np.int64)
     _, first, which = np.unique(values, return_index=True, return_inverse=True)
     return first, which.reshape(-1)
+
+
+def edges(values: NDArray[Any]) -> Indices:
+    """Where equal values that are adjacent begin in an array of shape (n,), and n."""
+    if not len(values):
+        return np.zeros(1, np.int64)
+    inner = np.flatnonzero(values[1:] != values[:-1]) + 1
+    return np.concatenate([[0], inner, [len(values)]])
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[Indices, Indices]:

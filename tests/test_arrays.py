@@ -1,7 +1,9 @@
-"""Products of arrays in parts: what they are, and that no part is large enough for threads."""
+"""Products of arrays in parts: what they are, and that no part is large enough for threads. Where
+equal values are adjacent."""
 
 from __future__ import annotations
 
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -10,22 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir import arrays
-from distir.arrays import product
+from distir.arrays import edges, product
 
 SIDES = st.integers(0, 40)
 
 
-@given(rows=SIDES, inner=SIDES, columns=SIDES, at_once=st.integers(1, 500), seed=st.integers(0, 99))
+@given(
+    rows=SIDES,
+    inner=SIDES,
+    columns=SIDES,
+    at_once=st.integers(1, 500),
+    seed=st.integers(0, 99),
+    bits=st.sampled_from([np.float32, np.float64]),
+)
 def test_products_in_parts_are_products(
-    rows: int, inner: int, columns: int, at_once: int, seed: int
+    rows: int, inner: int, columns: int, at_once: int, seed: int, bits: type[np.floating[Any]]
 ) -> None:
     draw = np.random.default_rng(seed)
-    matrix = draw.integers(-9, 10, (rows, inner)).astype(np.float64)
-    others = draw.integers(-9, 10, (columns, inner)).astype(np.float64)
+    matrix = draw.integers(-9, 10, (rows, inner)).astype(bits)
+    others = draw.integers(-9, 10, (columns, inner)).astype(bits)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "PRODUCTS_AT_ONCE", at_once)
         found = product(matrix, others.T)
     assert found.shape == (rows, columns)
+    assert found.dtype == bits
     assert (found == matrix @ others.T).all()
 
 
@@ -45,3 +55,9 @@ def test_parts_are_as_large_as_one_thread_makes(
     assert sum(sizes) == rows * inner * columns
     assert max(sizes) <= arrays.PRODUCTS_AT_ONCE
     assert len(sizes) < 3 + 3 * sum(sizes) // arrays.PRODUCTS_AT_ONCE  # few, and none a column each
+
+
+@given(st.lists(st.integers(0, 2)))
+def test_edges_are_where_adjacent_values_differ(values: list[int]) -> None:
+    groups = [len(list(own)) for _, own in groupby(values)]
+    assert edges(np.array(values, np.int64)).tolist() == [0, *accumulate(groups)]

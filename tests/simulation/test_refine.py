@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from random import Random
 
 import numpy as np
 import pytest
 
 from distir import Strategy, Workload, load_model
-from distir.arrays import Floats, Indices
+from distir.arrays import Flags, Floats, Indices
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, WEIGHT_PART
 from distir.simulation.cutting.partition import Bounds, Partitions
+from distir.simulation.cutting.ranges import LAUNCHES, STREAMS, Ranges
 from distir.simulation.cutting.refine import (
-    LAUNCHES,
     LEAST_GAIN,
-    STREAMS,
+    Fit,
     Order,
     RefinedCuts,
     order_of,
@@ -121,6 +121,103 @@ def test_plans_are_refined_together_as_alone() -> None:
     for (row, number), bounds, found in zip(cases, before, together, strict=True):
         one = cuts().bounds(rounded[[row]], [orders[number]], alone, alone, [bounds])
         assert one == [found]
+
+
+def case(rng: Random) -> tuple[Indices, list[Order | None], Indices, Indices, list[Bounds]]:
+    """Plans of several schedules, on two numbers of ranks, and rows of what their blocks take; the
+    arguments of `RefinedCuts.bounds`."""
+    orders: list[Order | None] = [
+        order(*schedule, pp=rng.choice([2, 4]), microbatches=rng.choice([4, 8]))
+        for schedule in rng.sample(SCHEDULES, 4)
+    ]
+    blocks = rng.randint(14, 30)
+    rounded = np.concatenate([rounded_passes(passes(rng, blocks)) for _ in range(3)])
+    rows, which = np.repeat(np.arange(3), 4), np.tile(np.arange(4), 3)
+    bounds = list[Bounds]()
+    for number in map(int, which):
+        of = orders[number]
+        assert of is not None
+        inner = sorted(rng.sample(range(1, blocks), of.compiled.stages - 1))
+        bounds.append((0, *inner, blocks))
+    return rounded, orders, rows, which, bounds
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("refine.NUMBERS_AT_ONCE", 1 << 10),
+        ("running.NUMBERS_AT_ONCE", 1 << 8),
+        ("ranges.RANGES_AT_ONCE", 1),
+        ("running.LANES", 1),
+        ("running.LANES", 3),
+        ("refine.EXACT", 0),
+    ],
+)
+def test_plans_are_refined_alike_however_they_are_looked_at(
+    seed: int, name: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts, next to each other or not, and in 32 bits or 64."""
+    plans = case(Random(seed))
+    found = cuts().bounds(*plans)
+    monkeypatch.setattr(f"distir.simulation.cutting.{name}", value)
+    assert cuts().bounds(*plans) == found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_numbers_that_need_more_bits_are_refined_as_those_that_do_not(seed: int) -> None:
+    rounded, orders, rows, which, bounds = case(Random(seed))
+    found = cuts().bounds(rounded, orders, rows, which, bounds)
+    assert cuts().bounds(rounded << 10, orders, rows, which, bounds) == found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_plans_are_asked_whether_they_fit_with_their_own_bounds(seed: int) -> None:
+    """Of different lengths, one after the other; and a plan alone has the cut that it has beside
+    others."""
+    rounded, orders, rows, which, bounds = case(Random(seed))
+
+    def fit(of: Indices) -> Fit:
+        """Whether plans `of` all fit: those in which no stage has many more blocks than before."""
+
+        def found(some: Indices, flat: Indices, begins: Indices) -> Flags:
+            fits = list[bool]()
+            for plan, begin in zip(map(int, of[some]), map(int, begins), strict=True):
+                after = tuple(map(int, flat[begin : begin + len(bounds[plan])]))
+                fits.append(far(bounds[plan], after) <= 1)
+            return np.array(fits, np.bool_)
+
+        return found
+
+    together = cuts().moved(rounded, orders, rows, which, bounds, fit(np.arange(len(rows))))
+    for plan, (before, after) in enumerate(zip(bounds, together, strict=True)):
+        assert far(before, after) <= 1
+        alone = np.array([plan])
+        own = cuts().moved(rounded, orders, rows[alone], which[alone], [before], fit(alone))
+        assert own == [after]
+    assert together != bounds
+
+
+def far(before: Bounds, after: Bounds) -> int:
+    """By how many blocks the border moved that moved farthest."""
+    assert len(before) == len(after)
+    return max(abs(a - b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stage_takes_what_its_blocks_take_one_by_one(seed: int) -> None:
+    """From any block to any other; ranges of equal blocks are the same range."""
+    rng, blocks = np.random.default_rng(seed), 11
+    passes = rng.integers(0, 20, (3, 3, COST_KINDS, 4))[..., rng.integers(0, 4, blocks)]
+    ranges = Ranges(passes, np.add)
+    seconds = ranges.seconds(slice(0, 3), [FORWARD, BACKWARD])
+    for begin, end in combinations(range(blocks + 1), 2):
+        streams, launches, links = passes[..., begin:end].sum(axis=-1).swapaxes(0, 1)
+        wanted = np.maximum(streams + launches, links)
+        wanted[:, [INPUT_PART, WEIGHT_PART]] = 0
+        assert (seconds[:, ranges.numbers[begin, end]] == wanted).all()
+    different = {passes[..., a:b].tobytes() for a, b in combinations(range(blocks + 1), 2)}
+    assert seconds.shape[1] == 1 + len(different)
 
 
 def test_many_microbatches_are_refined_as_few_and_a_full_pipeline() -> None:

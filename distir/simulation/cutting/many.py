@@ -16,7 +16,8 @@ from distir.plan import BlockProgram, ModelPrograms
 from distir.schedules import COST_KINDS
 from distir.simulation.cutting.parameter_uses import ParameterUses, PartitionUses
 from distir.simulation.cutting.partition import num_stages, rounded_weights
-from distir.simulation.cutting.refine import LAUNCHES, LINKS, STREAMS, rounded_passes
+from distir.simulation.cutting.ranges import LAUNCHES, LINKS, STREAMS
+from distir.simulation.cutting.refine import rounded_passes
 from distir.simulation.cutting.together import (
     NO_ORDER,
     Arrangements,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distir.arrays import Flags, Floats, Indices
 from distir.plan import BlockProgram, ModelPrograms
@@ -21,15 +20,8 @@ from distir.simulation.cutting.fitting import (
     fitted_bounds,
 )
 from distir.simulation.cutting.partition import Bounds, num_stages, rounded_weights
-from distir.simulation.cutting.refine import (
-    LAUNCHES,
-    LINKS,
-    SPARE_BYTES,
-    STREAMS,
-    KnownCuts,
-    Order,
-    rounded_passes,
-)
+from distir.simulation.cutting.ranges import LAUNCHES, LINKS, STREAMS
+from distir.simulation.cutting.refine import SPARE_BYTES, KnownCuts, Order, rounded_passes
 from distir.simulation.pricing.block_bytes import mixed
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stages import StagePricer
@@ -70,7 +62,7 @@ class StageCut:
         plan = rounded_passes(self._passes()), [order], alone, alone, [bounds]
         if not moved:
             (refined,) = known.refined.bounds(*plan)
-            if refined == bounds or self._fit(alone, np.array([refined])).all():
+            if refined == bounds or self._fit(alone, np.array(refined), alone).all():
                 return refined
         (refined,) = known.refined.moved(*plan, self._fit)
         return refined
@@ -81,15 +73,15 @@ class StageCut:
         shape = (self.flight.stages_of_ranks, self.chunks)
         rounded = rounded_weights(self._weights())
         (bounds,) = known.balanced.bounds(rounded, [shape], alone, alone)
-        fitted = fitted_bounds(self._model(), self._to_fit(np.array([bounds])))
+        fitted = fitted_bounds(self._model(), self._to_fit(np.array(bounds), alone))
         if fitted.bounds:
             return BalancedStages(fitted.bounds[0], fits=True, moved=True)
         return BalancedStages(bounds, fits=bool(len(fitted.as_cut)), moved=False)
 
-    def _fit(self, some: Indices, bounds: NDArray[np.int64]) -> Flags:
+    def _fit(self, some: Indices, bounds: Indices, begins: Indices) -> Flags:
         """Whether the plan fits with each of several bounds, and leaves `SPARE_BYTES`."""
-        as_cut = fit_as_cut(self._model(1 - SPARE_BYTES), self._to_fit(bounds))
-        return np.isin(np.arange(len(bounds)), as_cut)
+        as_cut = fit_as_cut(self._model(1 - SPARE_BYTES), self._to_fit(bounds, begins))
+        return np.isin(np.arange(len(begins)), as_cut)
 
     def _share(self) -> Floats:
         return np.array([self.programs.share(num_stages(self.flight.stages_of_ranks))])
@@ -138,12 +130,10 @@ class StageCut:
         rounded = rounded_weights(self._weights()).astype(np.float64)
         return BlocksToCut(np.array(kinds), rounded, held, np.array([self.room_bytes * part]))
 
-    def _to_fit(self, bounds: NDArray[np.int64]) -> PlansToFit:
-        """The plan with each of several bounds."""
-        alone = np.zeros(len(bounds), np.int64)
-        flights = InFlight.of([self.flight])
-        begins = np.arange(len(bounds)) * bounds.shape[1]
-        return PlansToFit(bounds.ravel(), begins, alone, flights, alone)
+    def _to_fit(self, bounds: Indices, begins: Indices) -> PlansToFit:
+        """The plan with each of several bounds, one after the other; see `PlansToFit`."""
+        alone = np.zeros(len(begins), np.int64)
+        return PlansToFit(bounds, begins, alone, InFlight.of([self.flight]), alone)
 
 
 __all__ = ["BalancedStages", "StageCut"]

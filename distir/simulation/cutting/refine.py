@@ -13,22 +13,24 @@ refined alike, alone and together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import islice, pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distir.arrays import Flags, Floats, Indices, distinct, product
+from distir.arrays import Flags, Floats, Indices, distinct, edges, product
 from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
 from distir.schedules.compiled.steps import find_steps
 from distir.simulation.cutting.partition import MOST_KEPT, Bounds, Partitions
+from distir.simulation.cutting.ranges import HostBound, Ranges, whole
+from distir.simulation.cutting.running import Numbers, Schedules, lengths
 from distir.strategy import Strategy
 
 ROUNDS = 2
@@ -68,18 +70,16 @@ estimate, and what fits with balanced stages has to fit with refined ones."""
 NUMBERS_AT_ONCE = 1 << 18
 """Plans times moves times stages that are looked at together, to bound memory."""
 
+EXACT = 1 << 24
+"""Sums of whole numbers up to this one have no rounding errors in 32 bits."""
+
 Stages = NDArray[np.int64]
 """The first block of every stage, and the number of blocks: of shape (plans, stages + 1)."""
 
 
-HostBound = Callable[[Any, Any], Any]
-"""Seconds of a pass, from those of its streams and of its launches."""
-
-Fit = Callable[[Indices, Any], Flags]
-"""Whether plans, given by their positions, fit in memory with `Stages`."""
-
-STREAMS, LAUNCHES, LINKS = range(3)
-"""The order of what passes take (see `BlockPass`)."""
+Fit = Callable[[Indices, Indices, Indices], Flags]
+"""Whether plans, given by their positions, fit in memory with bounds: those of all plans one after
+the other, and where those of each begin."""
 
 
 class Order(NamedTuple):
@@ -119,12 +119,7 @@ def rounded_passes(passes: Floats) -> Indices:
     longest = passes.max(axis=1)
     both = longest[:, FORWARD] + longest[:, BACKWARD]
     heaviest = np.maximum(both.max(axis=1), 1e-300)[:, None, None, None]
-    return _whole(STEPS * passes / heaviest).astype(np.int64)
-
-
-def _whole(seconds: Floats) -> Floats:
-    """Rounded away from halves: ratios of sizes often are halves, and errors would decide."""
-    return np.floor(seconds + 0.4321)
+    return whole(STEPS * passes / heaviest).astype(np.int64)
 
 
 class RefinedCuts:
@@ -178,23 +173,26 @@ class RefinedCuts:
     ) -> list[Bounds]:
         """The bounds of the stages of plans after all moves, or after moves with which they `fit`:
         plans that are short of memory hold different bytes, hardly two have the same cut, and none
-        is kept. See `bounds` for the other arguments. Plans with equally many stages are refined
-        together."""
-        sums = np.zeros((len(rounded), rounded.shape[-1] + 1, *rounded.shape[1:-1]))
-        np.cumsum(np.moveaxis(rounded, -1, 1), axis=1, out=sums[:, 1:])
-        used = [*map(int, np.unique(which))]
-        compiled = {number: _order(orders[number]).compiled for number in used}
-        ranks = np.zeros(len(orders), np.int64)
-        ranks[used] = [len(compiled[number].stages_of_ranks) for number in used]
-        found, lengths = list(bounds), np.array([*map(len, bounds)])
-        for length in np.unique(lengths).tolist():
-            own = np.flatnonzero(lengths == length)
-            own = own[np.lexsort((which[own], ranks[which[own]]))]
-            search = _Refinement(sums, rows[own], orders, which[own], self._bound, self._training)
-            before = np.array([bounds[place] for place in map(int, own)])
-            after = search.refined(before, None if fit is None else _of_some(fit, own))
-            for place, each in zip(map(int, own), after.tolist(), strict=True):
-                found[place] = tuple(each)
+        is kept. See `bounds` for the other arguments."""
+        first, row = distinct(rows)
+        ranges = Ranges(rounded[rows[first]], self._bound)
+        schedules, which = _schedules(orders, which)
+        found = list(bounds)
+        for part in ranges.parts():
+            own = np.flatnonzero((part.start <= row) & (row < part.stop))
+            own = own[np.argsort(which[own], kind="stable")]
+            table = _Table.of(ranges, part, schedules)
+            search = _Refinement(
+                table,
+                schedules,
+                row[own] - part.start,
+                which[own],
+                [bounds[place] for place in map(int, own)],
+                self._training,
+            )
+            after = search.refined(None if fit is None else _of_some(fit, own))
+            for place, each in zip(own.tolist(), after, strict=True):
+                found[place] = each
         return found
 
 
@@ -216,7 +214,7 @@ def _order(order: Order | None) -> Order:
 
 
 def _of_some(fit: Fit, own: Indices) -> Fit:
-    return lambda some, stages: fit(own[some], stages)
+    return lambda some, flat, begins: fit(own[some], flat, begins)
 
 
 class KnownCuts:
@@ -226,140 +224,215 @@ class KnownCuts:
         self.balanced, self.refined = Partitions(), RefinedCuts(bound, training)
 
 
+class _Schedules(NamedTuple):
+    """The schedules of plans that are refined together, those with fewer stages first."""
+
+    paths: Sequence[_Paths]
+    kinds: Flags
+    """Whether a schedule has actions of a cost kind, of shape (schedules, cost kinds)."""
+    runs: Schedules
+
+
+def _schedules(orders: Sequence[Order | None], which: Indices) -> tuple[_Schedules, Indices]:
+    """The schedules of plans with the orders `which`, and the schedule of each plan."""
+    first, order = distinct(which)
+    own = [_order(orders[number]) for number in map(int, which[first])]
+    stages = np.array([each.compiled.stages for each in own])
+    by_stages = np.argsort(stages, kind="stable")
+    number = np.empty_like(by_stages)
+    number[by_stages] = np.arange(len(own))
+    paths = [_paths(own[place]) for place in map(int, by_stages)]
+    kinds = np.array([each.kinds for each in paths])
+    runs = Schedules.of([each.steps for each in paths], stages[by_stages].tolist())
+    return _Schedules(paths, kinds, runs), number[order]
+
+
+class _Table(NamedTuple):
+    """What stages take in several rows of what blocks take; see `Ranges`."""
+
+    seconds: Numbers
+    """Of shape (rows · ranges, cost kinds)."""
+    numbers: Indices
+    """The number of the range from each bound to each other, of shape (bounds, bounds)."""
+    ranges: int
+    """The number of ranges."""
+
+    @classmethod
+    def of(cls, ranges: Ranges, rows: slice, schedules: _Schedules) -> _Table:
+        """The table of some rows, in as few bits as all sums along schedules need."""
+        seconds = ranges.seconds(rows, np.flatnonzero(schedules.kinds.any(axis=0)).tolist())
+        most = float(seconds.max()) * max(paths.most_actions for paths in schedules.paths)
+        numbers: Numbers = seconds.astype(np.float32 if most < EXACT else np.float64, copy=False)
+        return cls(numbers.reshape(-1, COST_KINDS), ranges.numbers, seconds.shape[1])
+
+
 class _Refinement:
-    """Looks for shorter iterations of plans with equally many stages. In arrays per plan and per
-    move of a plan, those with the same order are adjacent, and orders with equally many ranks."""
+    """Looks for shorter iterations of plans, which are in the order of their schedules: plans with
+    equally many stages are adjacent."""
 
     def __init__(
         self,
-        sums: Floats,
+        table: _Table,
+        schedules: _Schedules,
         rows: Indices,
-        orders: Sequence[Order | None],
         which: Indices,
-        bound: HostBound,
+        bounds: Sequence[Bounds],
         training: bool,
     ) -> None:
-        """`sums` are seconds of all blocks before each block, of shape (rows, blocks + 1, 3, cost
-        kinds); `rows` has the row of each plan, and `which` its order."""
-        self.sums, self.rows, self.which = sums, rows, which
-        self.paths = {number: _paths(_order(orders[number])) for number in {*map(int, which)}}
-        self.bound, self.training = bound, training
+        """`rows` has the row of each plan in the table, and `which` its schedule, in ascending
+        order."""
+        self.table, self.schedules, self.training = table, schedules, training
+        self.rows, self.which = rows, which
+        begins = edges(schedules.runs.stages[which]).tolist()
+        self.alike = [
+            _Alike(begin, np.array(bounds[begin:end]), len(table.numbers))
+            for begin, end in pairwise(begins)
+        ]
+        self.longest = np.full(len(bounds), np.inf)
+        """How long iterations are; infinite where it is not known."""
 
-    def refined(self, bounds: Stages, fit: Fit | None) -> Stages:
-        """Bounds after all moves."""
-        found, plans = bounds.copy(), np.arange(len(bounds))
-        longest, moves = np.full(len(bounds), np.inf), _moves(bounds.shape[1] - 1)
-        at_once = max(1, NUMBERS_AT_ONCE // moves.steps.size)
+    def refined(self, fit: Fit | None) -> list[Bounds]:
+        """Bounds after all moves, or after all with which plans `fit`."""
+        sizes = [np.full(len(own.bounds), own.moves.steps.size) for own in self.alike]
+        size, plans = np.concatenate(sizes), np.arange(len(self.rows))
         while len(plans):
-            parts = [plans[first : first + at_once] for first in range(0, len(plans), at_once)]
-            plans = np.concatenate(
-                [self._moved(moves, some, found, longest, fit) for some in parts]
-            )
-        return found
+            begins = edges(np.cumsum(size[plans]) // NUMBERS_AT_ONCE).tolist()
+            parts = [self._moved(plans[begin:end], fit) for begin, end in pairwise(begins)]
+            plans = np.concatenate(parts)
+        return [tuple(each) for own in self.alike for each in own.bounds.tolist()]
 
-    def _moved(
-        self, moves: _Moves, plans: Indices, found: Stages, longest: Floats, fit: Fit | None
-    ) -> Indices:
-        """Makes the best move of each plan in `found` and `longest`; returns the plans that have
-        one. Where `longest` is infinite, it becomes what an iteration takes without a move."""
-        near = self._near(moves, plans, found[plans])
-        unknown = np.flatnonzero(np.isinf(longest[plans]))
-        if len(unknown):
-            longest[plans[unknown]] = self._iterations(near, unknown, np.zeros_like(unknown))
-        at_most = longest[plans] * (1 - LEAST_GAIN)
-        own, move = np.nonzero(moves.possible(np.diff(found[plans])))
-        least = self._least(near, own, move)
-        chosen = np.flatnonzero(least <= at_most[own])
-        if fit is not None:
-            after = found[plans[own[chosen]]] + moves.steps[move[chosen]]
-            chosen = chosen[fit(plans[own[chosen]], after)]
-        own, move, least = own[chosen], move[chosen], least[chosen]
-        chosen = _first_of_each(own, least, near.uneven(own, move), TRIED)
-        own, move = own[chosen], move[chosen]
-        if not len(own):
-            return own
-        seconds = self._iterations(near, own, move)
-        chosen = _first_of_each(own, seconds, move, 1) & (seconds <= at_most[own])
-        own, move = own[chosen], move[chosen]
-        found[plans[own]] += moves.steps[move]
-        longest[plans[own]] = seconds[chosen]
-        return plans[own]
+    def _moved(self, plans: Indices, fit: Fit | None) -> Indices:
+        """Makes the best move of each of some plans; returns the plans that have one."""
+        every = self._bounded(plans)
+        unmoved = every.taken(every.move == 0)
+        if len(unmoved.plan):
+            self.longest[unmoved.plan] = self._iterations(unmoved)
+        at_most = self.longest * (1 - LEAST_GAIN)
+        shorter = (every.move > 0) & (every.least <= at_most[every.plan])
+        tried = self._tried(every.taken(shorter), fit)
+        if not len(tried.plan):
+            return tried.plan
+        seconds = self._iterations(tried)
+        best = _first_of_each(tried.plan, seconds, tried.move, 1)
+        best &= seconds <= at_most[tried.plan]
+        made = tried.taken(best)
+        self.longest[made.plan] = seconds[best]
+        for own, some in self._split(made.plan):
+            own.make(made.plan[some], made.move[some])
+        return made.plan
 
-    def _near(self, moves: _Moves, plans: Indices, bounds: Stages) -> _Near:
-        """Plans, and the passes of stages that begin and end up to one block before or after where
-        these do."""
-        edges = np.clip(bounds[..., None] + np.arange(-1, 2), 0, self.sums.shape[1] - 1)
-        used = np.array([self.paths[number].kinds for number in self.which[plans].tolist()])
-        (kinds,) = np.nonzero(used.any(axis=0))
-        sums: Floats = self.sums[self.rows[plans, None, None], edges][..., kinds]
-        each = np.maximum(sums[:, 1:, None, :] - sums[:, :-1, :, None], 0.0)
-        bounded = _whole(self.bound(each[..., STREAMS, :], each[..., LAUNCHES, :]))
-        seconds = np.maximum(bounded, each[..., LINKS, :])
-        found = seconds.reshape(*seconds.shape[:2], 9, -1) * used[:, None, None, kinds]
-        return _Near(moves, self.which[plans], kinds, found)
+    def _bounded(self, plans: Indices) -> _Bounded:
+        """All moves of some plans that leave each stage a block; and none, where it is not known
+        how long the iteration is."""
+        found: list[_Bounded] = []
+        for own, some in self._split(plans):
+            possible = own.possible(plans[some])
+            possible[:, 0] = np.isinf(self.longest[plans[some]])
+            place, move = np.nonzero(possible)
+            plan = plans[some][place]
+            seconds = self._after(own, plan, move)
+            least, rest = np.empty((2, len(plan)))
+            which = self.which[plan]
+            for begin, end in pairwise(edges(which).tolist()):
+                paths = self.schedules.paths[int(which[begin])]
+                along = paths.along(seconds[begin:end])
+                least[begin:end] = np.maximum.reduce(along)
+                rest[begin:end] = paths.rest(along[: paths.ranks])
+            found.append(_Bounded(plan, move, least + rest, rest))
+        return _Bounded(*map(np.concatenate, zip(*found, strict=True)))
 
-    def _iterations(self, near: _Near, own: Indices, move: Indices) -> Floats:
-        """How long iterations are after moves, one each of plans `own`, which are given by their
-        positions in `near`."""
-        seconds, which = near.of_all_kinds(own, move), near.which[own]
-        found = np.empty(len(own))
-        ranks = np.array([self.paths[number].ranks for number in which.tolist()])
-        for count in np.unique(ranks).tolist():
-            first, end = np.searchsorted(ranks, [count, count + 1]).tolist()
-            orders = [(self.paths[number], some) for number, some in _adjacent(which[first:end])]
-            found[first:end] = _lengths(orders, seconds[first:end], self.training)
-        for number, some in _adjacent(which):
-            paths = self.paths[number]
-            found[some] += paths.rest(paths.along(seconds[some])[: paths.ranks])
-        return found
+    def _tried(self, moves: _Bounded, fit: Fit | None) -> _Bounded:
+        """Those of some moves that are tried."""
+        if fit is not None and len(moves.plan):
+            moves = moves.taken(self._fitting(moves, fit))
+        chosen = np.bincount(moves.plan)[moves.plan] <= TRIED
+        crowded = moves.taken(~chosen)
+        uneven = self._uneven(crowded)
+        chosen[~chosen] = _first_of_each(crowded.plan, crowded.least, uneven, TRIED)
+        return moves.taken(chosen)
 
-    def _least(self, near: _Near, own: Indices, move: Indices) -> Floats:
-        """Seconds that iterations take at least by the simplest paths through the schedule; see
-        `_iterations`."""
-        seconds, found = near.after(own, move), np.empty(len(own))
-        for number, some in _adjacent(near.which[own]):
-            paths = self.paths[number]
-            along = paths.along(seconds[some], near.kinds)
-            found[some] = np.maximum.reduce(along) + paths.rest(along[: paths.ranks])
-        return found
+    def _fitting(self, moves: _Bounded, fit: Fit) -> Flags:
+        """Whether plans fit after moves."""
+        after = [
+            own.bounds[moves.plan[some] - own.first] + own.moves.steps[moves.move[some]]
+            for own, some in self._split(moves.plan)
+        ]
+        widths = np.repeat([each.shape[1] for each in after], [len(each) for each in after])
+        flat = np.concatenate([each.ravel() for each in after])
+        return fit(moves.plan, flat, np.cumsum(widths) - widths)
 
+    def _iterations(self, moves: _Bounded) -> Floats:
+        """How long iterations are after moves."""
+        seconds = [
+            self._after(own, moves.plan[some], moves.move[some])
+            for own, some in self._split(moves.plan)
+        ]
+        which = self.which[moves.plan]
+        return lengths(self.schedules.runs, which, seconds, self.training) + moves.rest
 
-@dataclass(frozen=True, slots=True)
-class _Near:
-    """Plans, and their stages as they are after moves."""
-
-    moves: _Moves
-    which: Indices
-    """The order of each plan."""
-    kinds: Indices
-    """The cost kinds that any of their schedules has."""
-    seconds: Floats
-    """Of shape (plans, stages, 9, kinds); see `_Moves.stages`."""
-
-    def after(self, own: Indices, move: Indices) -> Floats:
-        """Seconds of stages of plans after a move each, of shape (moves, stages, kinds)."""
-        stages = self.seconds.shape[1]
-        first = own[:, None] * stages + np.arange(stages, dtype=np.int64)
-        at = self.moves.stages[move] + 9 * first
-        return cast("Floats", self.seconds.reshape((-1, len(self.kinds))).take(at, axis=0))
-
-    def of_all_kinds(self, own: Indices, move: Indices) -> Floats:
-        """`after` with all cost kinds."""
-        found = np.zeros((len(own), self.seconds.shape[1], COST_KINDS))
-        found[..., self.kinds] = self.after(own, move)
-        return found
-
-    def uneven(self, own: Indices, move: Indices) -> Floats:
+    def _uneven(self, moves: _Bounded) -> Floats:
         """How uneven stages are after moves."""
-        after = self.after(own, move)
-        whole = sum(after[..., kind] for kind in range(after.shape[2]))
-        return np.einsum("ms,ms->m", whole, whole)
+        found = np.empty(len(moves.plan))
+        for own, some in self._split(moves.plan):
+            plan = moves.plan[some]
+            after = self._after(own, plan, moves.move[some])
+            kinds = self.schedules.kinds[self.which[plan]].astype(after.dtype)
+            whole = np.einsum("msk,mk->ms", after, kinds).astype(np.float64)
+            found[some] = np.einsum("ms,ms->m", whole, whole)
+        return found
+
+    def _after(self, own: _Alike, plan: Indices, move: Indices) -> Numbers:
+        """Seconds of stages after moves, of shape (moves, stages, cost kinds)."""
+        at = self.table.numbers.take(own.held[plan - own.first] + own.moves.held[move])
+        at += (self.rows[plan] * self.table.ranges)[:, None]
+        return self.table.seconds.take(at, axis=0)
+
+    def _split(self, plans: Indices) -> Iterator[tuple[_Alike, slice]]:
+        """Plans, in ascending order, by how many stages they have: those that are alike, and where
+        some of these are among the plans."""
+        begins = np.searchsorted(plans, [own.first for own in self.alike]).tolist()
+        for own, begin, end in zip(self.alike, begins, [*begins[1:], len(plans)], strict=True):
+            if begin < end:
+                yield own, slice(begin, end)
 
 
-def _adjacent(numbers: Indices) -> list[tuple[int, slice]]:
-    """Numbers of which equal ones are adjacent: each, and where it is."""
-    edges = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1)).tolist()
-    return [(int(numbers[a]), slice(a, b)) for a, b in pairwise(edges)]
+class _Alike:
+    """Plans with equally many stages, and the moves that were made."""
+
+    def __init__(self, first: int, bounds: Stages, count: int) -> None:
+        """`first` is the number of the first plan, and `count` that of all bounds of blocks."""
+        self.first, self.bounds = first, bounds
+        self.moves = _moves(bounds.shape[1] - 1, count)
+        self.held = bounds[:, :-1] * count + bounds[:, 1:]
+        """The ranges that stages hold, numbered among those from each bound to each other."""
+
+    def possible(self, plans: Indices) -> Flags:
+        """Which moves leave every stage of some plans a block, of shape (plans, moves)."""
+        bounds = self.bounds[plans - self.first]
+        return self.moves.possible(bounds[:, 1:] - bounds[:, :-1])
+
+    def make(self, plans: Indices, move: Indices) -> None:
+        """Makes moves, one of each of some plans."""
+        self.bounds[plans - self.first] += self.moves.steps[move]
+        self.held[plans - self.first] += self.moves.held[move]
+
+
+class _Bounded(NamedTuple):
+    """Moves of plans, and how long iterations are at least after each."""
+
+    plan: Indices
+    """The plan of each move, in ascending order."""
+    move: Indices
+    """The number of the move, in ascending order for each plan."""
+    least: Floats
+    """Seconds of an iteration by the simplest paths through the schedule."""
+    rest: Floats
+    """Seconds of the microbatches that are not run."""
+
+    def taken(self, some: Flags) -> _Bounded:
+        """Some of the moves."""
+        at = np.flatnonzero(some)
+        return _Bounded(self.plan[at], self.move[at], self.least[at], self.rest[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,24 +441,23 @@ class _Moves:
 
     steps: Indices
     """By how many blocks borders move, of shape (moves, stages + 1)."""
-    stages: Indices
-    """Of shape (moves, stages): the number of each stage among those that begin and end up to one
-    block before or after where it does, of which there are nine."""
+    held: Indices
+    """By how much the numbers of the ranges that stages hold change (see `_Alike.held`), of shape
+    (moves, stages)."""
     shrinking: Sequence[tuple[Indices, Indices]]
     """Stages that get shorter, one of each move or stage 0, and how many blocks they lose."""
 
     def possible(self, lengths: Indices) -> Flags:
         """Which moves leave every stage a block, of shape (plans, moves), given how many blocks
-        stages have, of shape (plans, stages). To move none is no move."""
+        stages have, of shape (plans, stages)."""
         found = np.ones((len(lengths), len(self.steps)), np.bool_)
         for stage, lost in self.shrinking:
             found &= lengths.take(stage, axis=1) > lost
-        found[:, 0] = False
         return found
 
 
 @lru_cache(maxsize=256)
-def _moves(stages: int) -> _Moves:
+def _moves(stages: int, count: int) -> _Moves:
     """One border one block back or on; or two that are next to each other."""
     inner = range(1, stages)
     moved: list[dict[int, int]] = [{}]
@@ -401,7 +473,7 @@ def _moves(stages: int) -> _Moves:
     order = np.argsort(-lost, axis=1, kind="stable")[:, : int((lost > 0).sum(axis=1).max())]
     each = np.arange(len(steps))
     shrinking = [(stage, lost[each, stage]) for stage in order.T]
-    return _Moves(steps, 3 * (steps[:, :-1] + 1) + steps[:, 1:] + 1, shrinking)
+    return _Moves(steps, steps[:, :-1] * count + steps[:, 1:], shrinking)
 
 
 class _Paths:
@@ -446,17 +518,21 @@ class _Paths:
         self._further = order.further / microbatches
         self.steps = _Steps.of(compiled)
 
-    def along(self, seconds: Floats, kinds: Indices | None = None) -> Floats:
+    def along(self, seconds: Numbers) -> Numbers:
         """The seconds along all paths, of shape (paths, plans), those in which ranks are busy
-        first, given those of stages, of shape (plans, stages, kinds); None: all cost kinds."""
-        times = self._all if kinds is None else self._all[..., kinds]
-        flat = seconds.reshape(len(seconds), -1)
-        return product(times.reshape(len(times), -1), flat.T)
+        first, given those of stages, of shape (plans, stages, cost kinds)."""
+        times = self._all.reshape(len(self._all), -1).astype(seconds.dtype)
+        return product(times, seconds.reshape(len(seconds), -1).T)
 
-    def rest(self, busy: Floats) -> Floats:
+    @cached_property
+    def most_actions(self) -> int:
+        """As many actions, or more, as there are along each path, the simplest and others."""
+        return max(len(self.steps.cost), int(np.abs(self._all).sum(axis=(1, 2)).max()))
+
+    def rest(self, busy: Numbers) -> Floats:
         """Seconds of the microbatches that are not run, from those in which ranks are busy, of
         shape (ranks, plans)."""
-        return np.maximum.reduce(busy) * self._further
+        return np.maximum.reduce(busy).astype(np.float64) * self._further
 
 
 @lru_cache(maxsize=1 << 10)
@@ -517,37 +593,6 @@ def _first_of_each(own: Indices, first: Floats, second: NDArray[Any], count: int
     chosen = np.zeros(len(own), np.bool_)
     chosen[order] = np.arange(len(own)) - np.searchsorted(own, own) < count
     return chosen
-
-
-def _lengths(orders: Sequence[tuple[_Paths, slice]], seconds: Floats, training: bool) -> Floats:
-    """How long schedules are on equally many ranks, each from the time at which the rank begins if
-    they train; messages take no time. `seconds` of actions have the shape (plans, stages, cost
-    kinds); orders come with their plans."""
-    plans, ranks = len(seconds), orders[0][0].ranks
-    numbers = np.zeros((plans, seconds[0].size + 1))
-    numbers[:, :-1] = seconds.reshape(plans, -1)
-    steps = max(len(paths.steps.cost) for paths, _ in orders)
-    took, needed = np.zeros((steps, plans, ranks)), np.zeros((steps, plans, ranks), np.int64)
-    begins = np.zeros((plans, ranks), np.int64)
-    for paths, some in orders:
-        own = paths.steps
-        count = len(own.cost)
-        every = np.arange(some.start, some.stop, dtype=np.int64)[:, None]
-        took[:count, some] = numbers[some].T[own.cost].swapaxes(1, 2)
-        slots = own.needed.astype(np.int64) * (plans * ranks) + own.sender
-        needed[:count, some] = slots[:, None] + every * ranks
-        begins[some] = (own.first * plans + every) * ranks + np.arange(ranks)
-    ended = np.zeros((1 + steps, plans, ranks))
-    flat, begin = ended.reshape(-1), np.empty((plans, ranks))
-    for step in range(steps):
-        flat.take(needed[step], out=begin, mode="clip")
-        np.maximum(begin, ended[step], out=begin)
-        np.add(begin, took[step], out=ended[step + 1])
-    end = ended[-1]
-    if training:
-        end = end - (flat[plans * ranks :].take(begins) - took.reshape(-1).take(begins))
-    found: Floats = end.max(axis=1)
-    return found
 
 
 __all__ = ["SPARE_BYTES", "KnownCuts", "Order", "RefinedCuts", "order_of", "rounded_passes"]

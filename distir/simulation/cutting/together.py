@@ -11,7 +11,6 @@ from itertools import chain
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distir.arrays import Flags, Floats, Indices, distinct, distinct_rows
 from distir.schedules import PeakInFlight
@@ -176,9 +175,11 @@ class _Cut:
         if not len(short):
             return
 
-        def fit(places: Indices, bounds: NDArray[np.int64]) -> Flags:
+        def fit(places: Indices, bounds: Indices, begins: Indices) -> Flags:
+            some, flights = short[places], self._every.flights
+            plans = PlansToFit(bounds, begins, self._blocks.mix[some], flights, self._flight[some])
             found = np.zeros(len(places), np.bool_)
-            found[fit_as_cut(less, self._with_bounds(short[places], bounds))] = True
+            found[fit_as_cut(less, plans)] = True
             return found
 
         plans = rounded, self._every.orders, row[short], self._order[short], self._bounds(short)
@@ -228,14 +229,6 @@ class _Cut:
         begins = Runs.of_counts([*map(len, bounds)]).first
         flat = np.array([*chain.from_iterable(bounds)], np.int64)
         return own, PlansToFit(flat, begins[cut], self._blocks.mix[own], flights, self._flight[own])
-
-    def _with_bounds(self, some: Indices, bounds: NDArray[np.int64]) -> PlansToFit:
-        """Some arrangements with these bounds, of shape (arrangements, stages + 1)."""
-        plans, width = bounds.shape
-        begins = np.arange(plans, dtype=np.int64) * width
-        return PlansToFit(
-            bounds.ravel(), begins, self._blocks.mix[some], self._every.flights, self._flight[some]
-        )
 
 
 __all__ = ["NO_ORDER", "Arrangements", "CutArrangements", "ToCut", "cut_together"]
