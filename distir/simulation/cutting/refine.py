@@ -27,10 +27,9 @@ from distir.arrays import Flags, Floats, Indices, distinct, edges, product
 from distir.errors import ScheduleError
 from distir.plan import Planner
 from distir.schedules import BACKWARD, COST_KINDS, FORWARD, INPUT_PART, CompiledSchedule
-from distir.schedules.compiled.steps import find_steps
 from distir.simulation.cutting.partition import MOST_KEPT, Bounds, Partitions
 from distir.simulation.cutting.ranges import HostBound, Ranges, whole
-from distir.simulation.cutting.running import Numbers, Schedules, lengths
+from distir.simulation.cutting.running import ActionSteps, Numbers, Schedules, lengths
 from distir.strategy import Strategy
 
 ROUNDS = 2
@@ -516,7 +515,7 @@ class _Paths:
         first_stage = [at for at, (_, stage) in enumerate(entries) if stage == 0]
         microbatches = int(compiled.count_matrix[first_stage, FORWARD].sum())
         self._further = order.further / microbatches
-        self.steps = _Steps.of(compiled)
+        self.steps = ActionSteps.of(compiled)
 
     def along(self, seconds: Numbers) -> Numbers:
         """The seconds along all paths, of shape (paths, plans), those in which ranks are busy
@@ -538,34 +537,6 @@ class _Paths:
 @lru_cache(maxsize=1 << 10)
 def _paths(order: Order) -> _Paths:
     return _Paths(order)
-
-
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """The actions of a schedule in steps: an action comes as soon as those are done that it needs.
-    Arrays have the shape (steps, ranks)."""
-
-    cost: NDArray[np.int16]
-    """The cost number of the action of a rank; one more than all if there is none."""
-    needed: NDArray[np.int16]
-    """The number, from 1, of the step with the action for whose message it waits, or 0."""
-    sender: NDArray[np.int16]
-    """The rank of that action."""
-    first: Indices
-    """The step of the first action of each rank."""
-
-    @classmethod
-    def of(cls, compiled: CompiledSchedule) -> _Steps:
-        """The steps of a schedule."""
-        steps = find_steps(compiled)
-        shape = int(steps.step.max()) + 1, len(compiled.stages_of_ranks)
-        at, none = (steps.step, steps.rank), compiled.stages * COST_KINDS
-        needed, sender = np.zeros((2, *shape), np.int16)
-        cost = np.full(shape, none, np.int16)
-        cost[at] = steps.cost
-        needed[at] = np.where(steps.needs >= 0, steps.step[steps.needs] + 1, 0)
-        sender[at] = np.where(steps.needs >= 0, steps.rank[steps.needs], 0)
-        return cls(cost, needed, sender, np.argmax(cost < none, axis=0))
 
 
 def _before_backward(compiled: CompiledSchedule) -> tuple[list[int], list[int]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices, edges
-from distir.schedules import COST_KINDS
+from distir.schedules import COST_KINDS, CompiledSchedule
+from distir.schedules.compiled.steps import find_steps
 
 LANES = 8
 """Runs that lie next to each other: processors load eight numbers of 32 bits at once."""
@@ -26,29 +27,32 @@ Numbers = NDArray[np.floating[Any]]
 """Whole numbers, in 32 bits where no sum of them needs more."""
 
 
-class Steps(Protocol):
+@dataclass(frozen=True, slots=True)
+class ActionSteps:
     """The actions of a schedule in steps: an action comes as soon as those are done that it needs.
     The first three arrays have the shape (steps, ranks)."""
 
-    @property
-    def cost(self) -> NDArray[np.int16]:
-        """The cost number of the action of a rank; one more than all if there is none."""
-        ...
+    cost: NDArray[np.int16]
+    """The cost number of the action of a rank; one more than all if there is none."""
+    needed: NDArray[np.int16]
+    """The number, from 1, of the step with the action for whose message it waits, or 0."""
+    sender: NDArray[np.int16]
+    """The rank of that action."""
+    first: Indices
+    """The step of the first action of each rank."""
 
-    @property
-    def needed(self) -> NDArray[np.int16]:
-        """The number, from 1, of the step with the action for whose message it waits, or 0."""
-        ...
-
-    @property
-    def sender(self) -> NDArray[np.int16]:
-        """The rank of that action."""
-        ...
-
-    @property
-    def first(self) -> Indices:
-        """The step of the first action of each rank."""
-        ...
+    @classmethod
+    def of(cls, compiled: CompiledSchedule) -> ActionSteps:
+        """The steps of a schedule."""
+        steps = find_steps(compiled)
+        shape = int(steps.step.max()) + 1, len(compiled.stages_of_ranks)
+        at, none = (steps.step, steps.rank), compiled.stages * COST_KINDS
+        needed, sender = np.zeros((2, *shape), np.int16)
+        cost = np.full(shape, none, np.int16)
+        cost[at] = steps.cost
+        needed[at] = np.where(steps.needs >= 0, steps.step[steps.needs] + 1, 0)
+        sender[at] = np.where(steps.needs >= 0, steps.rank[steps.needs], 0)
+        return cls(cost, needed, sender, np.argmax(cost < none, axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Schedules:
     """The number of stages, ranks and steps of each schedule."""
     cost: Indices
     needed: Indices
-    """See `Steps`."""
+    """See `ActionSteps`."""
     sender: Indices
     """The rank of an action for whose message another one waits, less the rank of that one."""
     first: Indices
@@ -72,7 +76,7 @@ class Schedules:
     """Where the actions and the ranks of each schedule begin in these rows."""
 
     @classmethod
-    def of(cls, every: Sequence[Steps], stages: Sequence[int]) -> Schedules:
+    def of(cls, every: Sequence[ActionSteps], stages: Sequence[int]) -> Schedules:
         """Schedules, given their steps and their numbers of stages."""
         steps, ranks = np.array([own.cost.shape for own in every]).T
         cost, needed, sender = (list[NDArray[np.int16]]() for _ in range(3))
@@ -190,4 +194,4 @@ def _run(schedules: Schedules, lanes: _Lanes, some: Indices, training: bool) -> 
     return cast("Numbers", np.maximum.reduceat(end, begins, axis=0))
 
 
-__all__ = ["Numbers", "Schedules", "lengths"]
+__all__ = ["ActionSteps", "Numbers", "Schedules", "lengths"]
