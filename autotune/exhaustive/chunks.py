@@ -31,6 +31,8 @@ LEAST_AT_ONCE = 1 << 14
 """Strategies that a later chunk may always have: fewer would share too little."""
 FEWEST_HALVED = 1 << 8
 """Strategies of the smallest space of two chunks, which two processes may share."""
+MOST_HALVED = FIRST_AT_ONCE + 2 * LEAST_AT_ONCE
+"""Strategies of the largest such space: others are three chunks at least."""
 GROWTH = 8
 """How much larger the next chunk may be: what strategies share is found out once per chunk."""
 MOST_PROGRAMS = 32
@@ -46,11 +48,11 @@ processes end together."""
 
 def stretches(borders: Indices) -> Iterator[tuple[int, int]]:
     """The chunks `(first, size)` of a space of which many are evaluated at once: two halves of a
-    small one; otherwise growing to the largest, in the end halves of what is left. They end at
+    small one, which share more, and which two processes evaluate in half the time; otherwise growing to the largest, in the end halves of what is left. They end at
     `borders`, between which programs are shared, unless these are far. They depend on nothing but
     the space, so that results are the same to the last bit, wherever chunks are evaluated."""
     count = int(borders[-1]) if len(borders) else 0
-    if FEWEST_HALVED <= count <= FIRST_AT_ONCE and 1 < len(borders) <= MOST_PROGRAMS:
+    if FEWEST_HALVED <= count <= MOST_HALVED and 1 < len(borders) <= MOST_PROGRAMS:
         middle = int(borders[np.abs(borders[:-1] - count / 2).argmin()])
         yield from ((0, middle), (middle, count - middle))
         return

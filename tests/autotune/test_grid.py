@@ -24,6 +24,7 @@ from autotune.exhaustive.chunks import (
     FIRST_AT_ONCE,
     MOST,
     MOST_AT_ONCE,
+    MOST_HALVED,
     MOST_PROGRAMS,
     QUICK_SECONDS,
     Chunk,
@@ -134,7 +135,14 @@ def test_stretches_follow_each_other(sizes: list[int]) -> None:
     assert [first for first, _ in parts] == list(accumulate((n for _, n in parts), initial=0))[:-1]
     assert sum(size for _, size in parts) == sum(sizes)
     assert all(0 < size <= MOST_AT_ONCE for _, size in parts)
-    assert all(size <= FIRST_AT_ONCE for _, size in parts[:1])
+    if sum(sizes) > MOST_HALVED:
+        assert parts[0][1] <= FIRST_AT_ONCE
+
+
+@given(st.lists(st.integers(100, 1000), min_size=3, max_size=32))
+def test_a_small_space_is_two_halves(sizes: list[int]) -> None:
+    (_, first), (_, second) = stretches(np.cumsum(sizes, dtype=np.int64))
+    assert abs(first - second) <= max(sizes)
 
 
 @given(st.lists(st.integers(1, FIRST_AT_ONCE // 2), max_size=500))
@@ -152,6 +160,7 @@ def test_programs_that_are_shared_are_in_one_chunk(
     """What is found out about blocks that kinds of program have in common is found out once."""
     for name in ("FIRST_AT_ONCE", "LEAST_AT_ONCE"):
         monkeypatch.setattr(f"autotune.exhaustive.chunks.{name}", 500)
+    monkeypatch.setattr("autotune.exhaustive.chunks.MOST_HALVED", 0)
     problem = load_problem(model, devices=8, space="standard")
     assert isinstance(problem.workload, Workload)
     planner, table = Planner(problem.workload), SpaceColumns(problem.space)
