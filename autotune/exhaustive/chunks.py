@@ -48,9 +48,10 @@ processes end together."""
 
 def stretches(borders: Indices) -> Iterator[tuple[int, int]]:
     """The chunks `(first, size)` of a space of which many are evaluated at once: two halves of a
-    small one, which share more, and which two processes evaluate in half the time; otherwise growing to the largest, in the end halves of what is left. They end at
-    `borders`, between which programs are shared, unless these are far. They depend on nothing but
-    the space, so that results are the same to the last bit, wherever chunks are evaluated."""
+    small one, which two processes evaluate in half the time; otherwise growing to the largest, in
+    the end halves of what is left. They end at `borders`, between which programs are shared, unless
+    these are far. They depend on nothing but the space, so that results are the same to the last
+    bit, wherever chunks are evaluated."""
     count = int(borders[-1]) if len(borders) else 0
     if FEWEST_HALVED <= count <= MOST_HALVED and 1 < len(borders) <= MOST_PROGRAMS:
         middle = int(borders[np.abs(borders[:-1] - count / 2).argmin()])
