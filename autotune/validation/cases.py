@@ -175,7 +175,7 @@ def _case(row: MeasuredRow, software: Software) -> Case:
     blanks = Completion(software, values_of(row))
     hardware = hardware_of(row)
     stated = Stated(row, blanks)
-    precision = _precision(stated)
+    precision = _precision(stated, blanks)
     node = row.count("gpus_per_node") or hardware.cluster.levels[0].size or 1
     strategy = strategy_of(row, stated, blanks, node)
     if strategy.offload and hardware.cluster.host is None:
@@ -300,8 +300,10 @@ def _memory_unit(row: MeasuredRow) -> Meaning | None:
         return None
 
 
-def _precision(stated: Stated) -> str:
+def _precision(stated: Stated, blanks: Completion) -> str:
     precision = stated.value("precision", "precision")
+    if precision == "bf16" and blanks.value("bf16_optimizer") == "bf16":
+        return "pure-bf16"
     if precision not in PRECISIONS:
         raise UnusableRowError(f"precision {precision} is not simulated")
     return precision

@@ -39,6 +39,15 @@ def test_software_with_an_option_shards_norms_only_if_told(software: str) -> Non
     assert case(software=software, sequence_parallel="yes").strategy.sequence_parallel
 
 
+def test_torchtune_keeps_nothing_in_fp32() -> None:
+    found = case(software="torchtune, compile=False", precision="bf16", zero_stage="")
+    assert (found.precision, found.software.stack) == ("pure-bf16", "fsdp-eager")
+    assert (found.strategy.zero, found.strategy.recompute) == (3, "none")
+    assert case(software="torchtune (torch.compile)").software.stack == "fsdp-compiled"
+    assert case(software="torchtune", precision="fp32").precision == "fp32"
+    assert case(software="torchtitan", precision="bf16").precision == "bf16"
+
+
 def test_what_software_assumes_of_its_own_has_a_reason() -> None:
     for software in known_software():
         if software.assumes.get("sequence_parallel"):
