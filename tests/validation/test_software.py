@@ -40,7 +40,7 @@ def test_software_with_an_option_shards_norms_only_if_told(software: str) -> Non
 
 
 def test_torchtune_keeps_nothing_in_fp32() -> None:
-    found = case(software="torchtune, compile=False", precision="bf16", zero_stage="")
+    found = case(software="torchtune, compile=False", precision="bf16", pp="1", dp="8")
     assert (found.precision, found.software.stack) == ("pure-bf16", "fsdp-eager")
     assert (found.strategy.zero, found.strategy.recompute) == (3, "none")
     assert case(software="torchtune (torch.compile)").software.stack == "fsdp-compiled"
