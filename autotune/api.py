@@ -103,13 +103,16 @@ def compare_samplers(asked: Comparing) -> Comparison:
         grid = evaluate_grid(problem, objective, each, watch=lambda chunk, best: archive.add(chunk))
     if not grid.complete:
         raise KeyboardInterrupt  # there is nothing to compare with
-    found = standings(problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials)
+    found, interrupted = standings(
+        problem, objective, grid, archive, asked.samplers, asked.seeds, asked.trials
+    )
     return Comparison(
         problem,
         objective,
         grid,
         asked.trials,
         found,
+        interrupted,
         report=compare_report,
         figures=comparison_figures,
     )

@@ -499,7 +499,8 @@ def _in_another_type(workload: Workload, device: Device) -> Iterator[str]:
     if runs_as == wanted:
         return
     rate = format_flops_per_second(device.peak(runs_as))
-    has = " and ".join(name for name in PRECISIONS if device.supports(name))
+    *some, last = (name for name in PRECISIONS if device.supports(name))
+    has = " and ".join([", ".join(some), last] if some else [last])
     yield (
         f"{device.name} has no {wanted}: products run in {runs_as}, at up to {rate}. It has {has}; "
         "--precision states one."

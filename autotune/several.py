@@ -46,7 +46,7 @@ def objective_of_several(
         made = next(needy, each[0])  # whose simulator tells what the others need, too
     else:
         made = problem.objective(goal.objective)
-    first, *others = (_as_it_says(aim, made) for aim in aims)
+    first, *others = (_as_it_says(aim, made, is_first=aim is aims[0]) for aim in aims)
     return replace(
         made,
         name=",".join(aim.metric for aim in aims) if made.trusted else made.name,
@@ -62,10 +62,11 @@ def _simulated_name(metric: str) -> str:
     return metric if known is None else known.name
 
 
-def _as_it_says(aim: Aim, objective: Objective) -> Aim:
-    """An aim with the direction that an objective says of its own metric, if nobody states one."""
-    own = aim.metric == objective.metric and not aim.direction
-    return replace(aim, direction=objective.direction) if own else aim
+def _as_it_says(aim: Aim, objective: Objective, *, is_first: bool) -> Aim:
+    """An aim with the direction that an objective says of its own metric, if nobody states one. An
+    objective that does not name its metric means the first."""
+    own = aim.metric == objective.metric or (is_first and not objective.metric)
+    return replace(aim, direction=objective.direction) if own and not aim.direction else aim
 
 
 def _needs_something(metric: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from distir.errors import ArgumentError, shown
 
-__all__ = ["Checked", "checked"]
+__all__ = ["Checked", "checked", "plain_value"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Checked:
     def __post_init__(self) -> None:
         for name, kinds in _kinds_of_fields(type(self)):
             given = getattr(self, name)
-            plain = _taken(name, _plain(given), kinds)
+            plain = _taken(name, plain_value(given), kinds)
             if plain is not given:
                 object.__setattr__(self, name, plain)
 
@@ -106,18 +106,19 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         beyond = ("",) * (len(args) - len(names))
         plain = [
-            _taken(name, _plain(value), known.get(name, ()))
+            _taken(name, plain_value(value), known.get(name, ()))
             for name, value in zip((*names, *beyond), args, strict=False)
         ]
         named = {
-            name: _taken(name, _plain(value), known.get(name, ())) for name, value in kwargs.items()
+            name: _taken(name, plain_value(value), known.get(name, ()))
+            for name, value in kwargs.items()
         }
         return cast("Any", function)(*plain, **named)
 
     return called
 
 
-def _plain(value: object) -> object:
+def plain_value(value: object) -> object:
     """A number or path as Python has it, if it is one of another library: numbers of NumPy
     overflow, and not all that is like a path is one."""
     if type(value) in (bool, int, float, str) or value is None:

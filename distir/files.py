@@ -77,9 +77,10 @@ def is_folder(path: FilePath) -> bool:
         return False
 
 
-def read_text(path: FilePath, error: type[DistirError], *, encoding: str = "utf-8") -> str:
-    """The text of a file. Raises `error`, which says why, if it cannot be read or is no text, and
-    if it is a file that will be written."""
+def read_text(path: FilePath, error: type[DistirError]) -> str:
+    """The text of a file, without the mark that some editors begin UTF-8 with. Raises `error`,
+    which says why, if it cannot be read or is no text, and if it is a file that will be
+    written."""
     check_no_output(path, error)
     try:
         with Path(path).open("rb") as file:
@@ -89,7 +90,7 @@ def read_text(path: FilePath, error: type[DistirError], *, encoding: str = "utf-
     if len(content) > MOST_TEXT_BYTES:
         raise error(f"{path}: has more than {MOST_TEXT_BYTES >> 20} MiB; expected a text file")
     try:
-        text = content.decode(encoding)
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise error(f"{path}: not a text in UTF-8: {problem}") from problem
     return io.StringIO(text, newline=None).read()

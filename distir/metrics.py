@@ -329,8 +329,8 @@ def mfu(iteration: Iteration) -> Amount:
 
     Model FLOPs utilization, as Chowdhery et al. (2022, appendix B) define it.
     """
-    types = iteration.workload.types
-    peak = iteration.cost.cluster.device.peak(types.product or types.compute.short_name)
+    types, device = iteration.workload.types, iteration.cost.cluster.device
+    peak = device.peak(types.narrower(device.supports) or types.compute.short_name)
     return iteration.model_flops_per_second / peak
 
 

@@ -66,7 +66,11 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 def load_plan(path: str | Path) -> Plan:
     """Reads a plan from a file; raises `StrategyError` if it is damaged, or would be planned
     otherwise now."""
-    return parse_plan(read_text(path, ImportModelError))
+    text = read_text(path, ImportModelError)
+    try:
+        return parse_plan(text)
+    except StrategyError as error:
+        raise StrategyError(f"{path}: {error}") from error
 
 
 def format_plan(plan: Plan) -> str:

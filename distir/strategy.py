@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
+from distir.arguments import plain_value
 from distir.errors import StrategyError, UnknownNameError, shown
 from distir.factoring import EXPERT_ORDERS, ExpertFactors, expert_factors
 from distir.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICROBATCHES, MOST_STEPS
@@ -322,6 +323,9 @@ class Strategy:
         counts = ("dp", "tp", "pp", "cp", "ep", "microbatches", "chunks", "recompute_every")
         for name in (*counts, "sync_every"):
             value = getattr(self, name)
+            if type(value) is not int:  # it may be one of NumPy
+                value = plain_value(value)
+                object.__setattr__(self, name, value)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise StrategyError(
                     f"{name} is {shown(value)}; expected a whole number of at least 1"

@@ -104,8 +104,9 @@ class Quantity:
         return next(unit for unit, factor in self.factors.items() if factor == 1.0)
 
     def _expected(self, unit: str = "") -> str:
+        alike = [known for known in self.factors if known.lower() == unit.lower()]
         near = difflib.get_close_matches(unit, self.factors, n=3, cutoff=0.5) if unit else []
-        units = ", ".join(near or self.shown)
+        units = ", ".join(alike or near or self.shown)
         return f"a number with a unit ({units}), such as {self.example!r}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -65,6 +65,11 @@ class Precision:
         """The type that operands of products are cast to, so that what only products read is kept
         in it. None in TF32: matrix units read fp32 and round it as they do."""
         return None if self.product == TF32 else self.product
+
+    def narrower(self, supports: Callable[[str], bool]) -> str | None:
+        """The narrower type in which products run on a device that `supports` some types; None if
+        there is none or the device lacks it."""
+        return self.product if self.product is not None and supports(self.product) else None
 
     @property
     def gradient_bytes(self) -> int:

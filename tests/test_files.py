@@ -152,6 +152,16 @@ def test_parsers_may_raise_what_they_like(tmp_path: Path) -> None:
         read_parsed(path, fail, "X", ImportModelError)
 
 
+@pytest.mark.parametrize("text", ["", "a\n", "\u20ac\r\n"])
+def test_the_mark_that_some_editors_begin_a_text_with_is_not_read(
+    tmp_path: Path, text: str
+) -> None:
+    plain, marked = tmp_path / "plain", tmp_path / "marked"
+    plain.write_bytes(text.encode("utf-8"))
+    marked.write_bytes(text.encode("utf-8-sig"))
+    assert read_text(marked, ImportModelError) == read_text(plain, ImportModelError)
+
+
 def test_endless_files_are_not_read_to_their_end() -> None:
     with pytest.raises(ImportModelError, match=f"more than {MOST_TEXT_BYTES >> 20} MiB"):
         read_text("/dev/zero", ImportModelError)

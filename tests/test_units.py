@@ -49,6 +49,7 @@ def test_a_number_and_its_unit_give_base_units(
         (units.parse_seconds, "soon", "not a time"),
         (units.parse_seconds, "", "not a time"),
         (units.parse_seconds, "nan s", "not a time"),
+        (units.parse_bytes_per_second, "100 gb/s", "with a unit (GB/s, Gb/s)"),
     ],
 )
 def test_a_wrong_unit_is_one_line_that_says_what_is_expected(

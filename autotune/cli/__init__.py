@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import os
+import pathlib
 import shlex
 import signal
 import sys
@@ -106,6 +107,8 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit status: 0 done, 1 broken off, 2 bad input, 130
     interrupted."""
+    if sys.stderr is None:  # it was closed: what is said there is for nobody
+        sys.stderr = pathlib.Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  as long as Python
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             # A sign that the terminal does not have is shown as a question mark.

@@ -15,7 +15,7 @@ from autotune.cli.options import (
     positive,
     problem_of,
 )
-from autotune.cli.output import Output, add_json_option
+from autotune.cli.output import INTERRUPTED, Output, add_json_option
 from autotune.cli.progress import progress
 from autotune.cli.report import add_report_option, write_report
 
@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
         comparison = _compared(arguments)
         write_report(arguments, partial(_page, comparison))
     output.write(comparison.to_dict(), lambda: comparison)
-    return 0
+    return INTERRUPTED if comparison.interrupted else 0
 
 
 def _page(comparison: Comparison, told: Told) -> Page:
@@ -87,5 +87,5 @@ def _compared(arguments: argparse.Namespace) -> Comparison:
     if not grid.complete:
         raise KeyboardInterrupt  # there is nothing to compare with
     seeds, trials = arguments.seeds, arguments.trials
-    found = standings(problem, objective, grid, archive, samplers, seeds, trials)
-    return Comparison(problem, objective, grid, trials, found, report=compare_report)
+    found, interrupted = standings(problem, objective, grid, archive, samplers, seeds, trials)
+    return Comparison(problem, objective, grid, trials, found, interrupted, report=compare_report)

@@ -245,8 +245,8 @@ def replicas_left() -> Row:
         dp, rest = divmod(facts["devices"], others)
         if rest or not dp:
             raise LaunchError(
-                f"{facts['devices']} devices do not divide by tp {facts['tp']} × pp "
-                f"{facts['pp']} × cp {facts['cp']} = {others}; state their number by --devices"
+                f"tp {facts['tp']} × pp {facts['pp']} × cp {facts['cp']} = {others} does not "
+                f"divide the {facts['devices']} devices; state their number by --devices"
             )
         return {"dp": dp}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from numbers import Real
 from typing import Any, cast
 
@@ -67,7 +69,7 @@ def _number(raw: object) -> float | None:
     anything else."""
     if not isinstance(raw, Real) and getattr(raw, "shape", None) == ():
         raw = cast("Any", raw).item()
-    if not isinstance(raw, Real):
+    if not isinstance(raw, Real | Decimal):
         return None
     try:
         return float(raw)
@@ -107,10 +109,14 @@ def _from_mapping(raw: Mapping[Any, Any]) -> Evaluation:
     return Evaluation(numbers)
 
 
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+
+
 def _shown(value: object) -> str:
-    """A value of a plug-in in a few characters."""
+    """A value of a plug-in in a few characters, without where it lies in memory: trials that fail
+    for one reason say one thing."""
     try:
-        return f"{value!r:.60}"
+        return f"{_ADDRESS.sub('', repr(value)):.60}"
     except BaseException as error:  # noqa: BLE001  its methods are someone else's
         return f"(which cannot be shown: {type(error).__name__})"
 

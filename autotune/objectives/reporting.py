@@ -27,10 +27,15 @@ class Reporting:
     def __call__(self, step: int, value: float) -> None:
         """Tells the value that the metric has at a step, a whole number from 0. Raises `Pruned` if
         the trial is to end, and `ValueError` if that is no step or no value."""
-        step, value = int(step), float(value)
-        if step < 0 or not math.isfinite(value):
+        try:
+            at, told = int(step), float(value)
+        except (TypeError, ValueError, OverflowError):
+            at, told = -1, math.nan
+        if at < 0 or not math.isfinite(told):
             raise ValueError(
-                f"report({step}, {value}); expected a step from 0 on and a finite number"
+                f"report({step!r:.40}, {value!r:.40}); expected a step from 0 on and a finite "
+                "number"
             )
+        step, value = at, told
         if self.listener(step, value):
             raise Pruned(f"pruned at step {step}, where its value was {value:g}")

@@ -105,6 +105,8 @@ class Comparison(Shown):
     """Strategies per search."""
     standings: tuple[Standing, ...]
     """One per sampler, in the order in which they were named."""
+    interrupted: bool = False
+    """Whether an interrupt left samplers or seeds out."""
 
     def __repr__(self) -> str:
         samplers = ", ".join(each.sampler for each in self.standings)
@@ -122,6 +124,7 @@ class Comparison(Shown):
             "space": problem.space_name,
             "space_size": self.grid.space_size,
             "trials": self.trials,
+            "interrupted": self.interrupted,
             "best": best.outcome(problem.batch_size) if best else None,
             "samplers": [each.to_dict() for each in self.standings],
         }
@@ -135,24 +138,27 @@ def standings(
     samplers: Sequence[str],
     seeds: int,
     trials: int,
-) -> tuple[Standing, ...]:
+) -> tuple[tuple[Standing, ...], bool]:
     """Runs every sampler with the seeds 0 to `seeds` - 1 over the evaluations of `archive`, which
-    has all of `grid`. Raises `DistirError` if no strategy is feasible.
+    has all of `grid`. An interrupt ends that, and loses the search at hand; it is told whether
+    there was one. Raises `DistirError` if no strategy is feasible.
     """
     if grid.best is None:
         raise DistirError(
             f"there is nothing to compare: no strategy is feasible for {problem.title}"
         )
-    measure = archive.measure
-    return tuple(
-        standing(
-            [
-                contest(problem, objective, measure, grid, name, seed, trials)
-                for seed in range(seeds)
-            ]
-        )
-        for name in samplers
-    )
+    found: dict[str, list[Contest]] = {}
+    interrupted = False
+    try:
+        for name in samplers:
+            for seed in range(seeds):
+                made = contest(problem, objective, archive.measure, grid, name, seed, trials)
+                found.setdefault(name, []).append(made)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        interrupted = True
+    return tuple(map(standing, found.values())), interrupted
 
 
 def contest(

@@ -40,4 +40,6 @@ def compare_report(comparison: Comparison) -> RenderableType:
         f"{grid.seconds:.2f} s; the best is {best}. Each search tries "
         f"{comparison.trials}; trials to 1 % is the median of those that got there."
     )
+    if comparison.interrupted:
+        summary += " It was interrupted: what had ended by then is shown."
     return Group(Text(problem.title, style="bold"), Text(summary), table)

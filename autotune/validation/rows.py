@@ -121,7 +121,7 @@ class MeasuredRow:
 def read_rows(path: str | Path) -> list[MeasuredRow]:
     """The rows of a CSV file; raises `DistirError` if it is none, or lacks a needed column."""
     file = Path(path)
-    text = read_text(file, DistirError, encoding="utf-8-sig")
+    text = read_text(file, DistirError)
     separator = max(SEPARATORS, key=lambda each: len(_KNOWN & {*_header(text, each)}))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:

@@ -101,7 +101,7 @@ def add_row(path: str | Path, row: Mapping[str, str]) -> None:
 
 
 def _text(file: Path) -> str:
-    return read_text(file, DistirError, encoding="utf-8-sig") if file.exists() else ""
+    return read_text(file, DistirError) if file.exists() else ""
 
 
 def _header(file: Path, text: str) -> list[str]:

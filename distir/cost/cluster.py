@@ -27,6 +27,7 @@ from distir.limits import (
     MOST_LEVELS,
     MOST_RATE,
 )
+from distir.units import counted
 
 __all__ = ["Cluster", "ClusterLevel", "Group", "Host", "Medium", "Senders"]
 
@@ -200,8 +201,8 @@ class Cluster:
             )
         if self.num_devices > self.capacity:
             raise ClusterError(
-                f"cluster {self.name!r} holds {self.capacity} devices, not {self.num_devices}; its "
-                f"outermost level {self.levels[-1].name!r} has a size"
+                f"cluster {self.name!r} holds {counted(int(self.capacity), 'device')}, not "
+                f"{self.num_devices}; its outermost level {self.levels[-1].name!r} has a size"
             )
 
     @property

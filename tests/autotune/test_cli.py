@@ -15,6 +15,7 @@ import pytest
 import autotune.problem
 from autotune.cli import COMMANDS, main, make_parser
 from autotune.problem import Problem
+from autotune.questions.compare import Contest, contest
 from autotune.testing import ToySimulator, ToyWorkload, toy_problem
 from distir.strategy import Strategy
 
@@ -232,6 +233,28 @@ def test_compare_ranks_samplers(capsys: pytest.CaptureFixture[str]) -> None:
     plain = json_of(capsys, *arguments, "--space", "small", "--trials", "134")
     assert [each["sampler"] for each in plain["samplers"]] == ["random", "reinforce"]
     assert all(each["found"] == each["close"] == 2 for each in plain["samplers"])
+
+
+def test_an_interrupted_comparison_keeps_what_has_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def interrupted(*arguments: Any) -> Contest:
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.append(arguments[4])
+        return contest(*arguments)
+
+    monkeypatch.setattr("autotune.questions.compare.contest", interrupted)
+    options = ("--samplers", "random,qmc,tpe", "--seeds", "2", "--trials", "5", "--json", "-")
+    assert main(["compare", "--model", "toy", "--space", "small", *options]) == 130
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["interrupted"]
+    assert [(each["sampler"], each["seeds"]) for each in plain["samplers"]] == [
+        ("random", 2),
+        ("qmc", 1),
+    ]
 
 
 @pytest.mark.parametrize("command", ["clusters", "samplers", "objectives", "schedules", "models"])

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,6 +63,7 @@ class TestAnEvaluation(ObjectiveContract):
         (Evaluation({"c": 4}), {"c": 4.0}),
         (np.array(3), {"value": 3.0}),
         ({"a": np.array(1.5)}, {"a": 1.5}),
+        (Decimal("1.5"), {"value": 1.5}),
     ],
 )
 def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: object) -> None:
@@ -76,6 +78,7 @@ def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: obje
         (lambda: {"a": "x"}, "the objective's 'a' is 'x'; expected a number"),
         (lambda: None, "the objective returned NoneType None; expected a number"),
         (dict, "the objective gave no metric; it gave no numbers"),
+        (object, "the objective returned object <object object>; expected a number"),
         (lambda: np.ones(2), "the objective returned ndarray array([1., 1.]); expected a number"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda: sys.exit(3), "SystemExit: 3"),

@@ -144,6 +144,19 @@ def test_a_plug_in_gives_the_metrics_that_are_named() -> None:
         assert not trial.failed or "gave no metric 'accuracy'" in (trial.evaluation.reason or "")
 
 
+@pytest.mark.parametrize(("stated", "maximized"), [("maximize", True), ("minimize", False)])
+def test_the_direction_of_a_plug_in_is_that_of_its_first_metric(
+    stated: str, maximized: bool
+) -> None:
+    def two(strategy: Strategy) -> dict[str, float]:
+        return {"speed": float(strategy.dp), "bytes": float(strategy.tp)}
+
+    two.direction = stated  # type: ignore[attr-defined]
+    search = Search(objective=two, objectives="speed,bytes", sampler="grid", isolate=False)
+    found = solve(toy_problem(), search)
+    assert [aim.maximize for aim in found.objective.aims] == [maximized, False]
+
+
 def test_metrics_of_a_plug_in_may_be_called_as_the_simulator_calls_its_own() -> None:
     def both(strategy: Strategy) -> dict[str, float]:
         return {"throughput": float(strategy.dp), "memory": float(strategy.tp), "mfu": 1.0}

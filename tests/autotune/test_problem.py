@@ -38,6 +38,20 @@ def test_devices_without_bf16_compute_in_fp16_unless_told_otherwise() -> None:
     assert load_problem("mlp-xs", "dgx-a100", devices=2).settings == {}
 
 
+def test_utilization_is_that_of_the_type_in_which_products_run() -> None:
+    """A V100 has neither fp8 nor bf16: both precisions run in fp32, equally fast."""
+    strategy = Strategy(dp=8)
+    results = [
+        load_problem("gpt2", "dgx1-v100", devices=8, batch_size=64, precision=precision)
+        .simulator.simulate(strategy)
+        .metrics
+        for precision in ("bf16", "fp8", "pure-bf16")
+    ]
+    assert len({metrics["model_tflops_per_device"] for metrics in results[:2]}) == 1
+    for metrics in results:
+        assert metrics["mfu"] == pytest.approx(metrics["model_tflops_per_device"] / 15.7)
+
+
 @pytest.mark.parametrize(
     ("cluster", "precision", "said"),
     [

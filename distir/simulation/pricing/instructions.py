@@ -128,8 +128,7 @@ def label_of(op: Op) -> str:
 def narrower_products(workload: Workload, device: Device) -> str | None:
     """The narrower type in which the products of a workload run; None if the workload has none or
     the device does not support it."""
-    product = workload.types.product
-    return product if product is not None and device.supports(product) else None
+    return workload.types.narrower(device.supports)
 
 
 def casts_operands(workload: Workload, device: Device) -> bool:
