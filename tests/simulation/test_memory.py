@@ -72,6 +72,21 @@ def test_blocks_compose(share: int, scenario: Scenario) -> None:
             assert not parts or sum(part.delta for part in parts) == -forward.delta
 
 
+@pytest.mark.not_quick
+@shares(4, seconds=1)
+@settings(max_examples=10, deadline=None, suppress_health_check=HEALTH_CHECKS)
+@given(scenarios(long_chains))
+def test_what_is_known_of_some_stages_holds_for_others(share: int, scenario: Scenario) -> None:
+    """Stages whose backward passes are split and others, which have blocks in common."""
+    known = ChainMemory()
+    for stage in scenario.plan.stages:
+        every = stage.programs
+        for programs in filter(None, (every, every[:-1], every[1:])):
+            for splits in (False, True) if scenario.plan.workload.training else (False,):
+                blocks = repeated_blocks(block_passes(programs, splits))
+                assert known.stage(blocks) == ChainMemory().stage(blocks)
+
+
 def test_effects_compose_associatively() -> None:
     a, b, c = MemoryEffect(3.0, 5.0), MemoryEffect(-2.0, 1.0), MemoryEffect(4.0, 4.0)
     assert a.then(b).then(c) == a.then(b.then(c))

@@ -234,19 +234,15 @@ def _joined(
 ) -> Instruction:
     """Compute instructions as one, of which the first alone may wait for other streams and the last
     alone may be awaited by them."""
-    first = run[0]
-    seconds, launches = first.seconds, first.launch_seconds
-    if len(run) > 1:
-        seconds = total([each.seconds for each in run])
-        launches = total([each.launch_seconds for each in run])
-    return Instruction(
-        COMPUTE,
-        seconds,
-        tuple([value for value in first.reads if value in moved]),
-        tuple([value for value in run[-1].writes if value in awaited]),
-        first.label,
-        launch_seconds=launches,
-    )
+    first, last = run[0], run[-1]
+    reads = tuple([value for value in first.reads if value in moved])
+    writes = tuple([value for value in last.writes if value in awaited])
+    if first is last:
+        same = len(reads) == len(first.reads) and len(writes) == len(last.writes)
+        return first if same else first.of_values(reads, writes)
+    seconds = total([each.seconds for each in run])
+    launches = total([each.launch_seconds for each in run])
+    return Instruction(COMPUTE, seconds, reads, writes, first.label, launch_seconds=launches)
 
 
 @dataclass(frozen=True, slots=True)

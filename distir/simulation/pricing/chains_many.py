@@ -161,7 +161,7 @@ class _Queue:
             following = heapq.heappop(self._order)[-1]
             alike = self._waiting.pop(following, {})
             if alike:
-                yield following, [(steps, np.concatenate(own)) for steps, own in alike.items()]
+                yield following, [(steps, _joined(own)) for steps, own in alike.items()]
 
 
 class _Run:
@@ -206,22 +206,26 @@ class _Run:
 
     def _wait(self, start: Start, chains: Sequence[_Waiting]) -> None:
         """Has chains wait for their next steps."""
-        for steps, columns in chains:
-            if not steps.is_single:
-                self._copies.begin(columns, self._counts[steps.repeated - 1, columns])
+        repeated = [(steps, columns) for steps, columns in chains if not steps.is_single]
+        if repeated:
+            columns = _joined([own for _, own in repeated])
+            widths = [len(own) for _, own in repeated]
+            rows = np.array([steps.repeated - 1 for steps, _ in repeated]).repeat(widths)
+            self._copies.begin(columns, self._counts[rows, columns])
         self._queue.add(start, chains)
 
     def _go_on(self, pattern: Pattern, start: Start, chains: Sequence[_Waiting]) -> None:
         """Schedules the next step of chains, or a copy of it."""
-        columns = np.concatenate([own for _, own in chains])
+        columns = _joined([own for _, own in chains])
         widths = [len(own) for _, own in chains]
-        sizes = self._sizes[columns] + np.repeat([steps.first for steps, _ in chains], widths)
+        firsts = np.array([steps.first for steps, _ in chains]).repeat(widths)
+        sizes = self._sizes.take(columns) + firsts
         before = self._progress.of(columns, start)
         after, lengths = after_pattern(before, pattern, sizes, self._exact, self._bound)
         single = [own for steps, own in chains if steps.is_single]
         if len(single) < len(chains):
             if single:  # one copy each, beside chains with several
-                self._copies.begin(np.concatenate(single), 1.0)
+                self._copies.begin(_joined(single), 1.0)
             after, left = self._copies.after(columns, before, after, pattern, lengths, self._bound)
             chains, going = _parted(chains, left)
             self._queue.add(after.start, going)
@@ -247,6 +251,11 @@ class _Run:
             settled=sums[SETTLED],
             scattering=sums[SCATTERED],
         )
+
+
+def _joined(several: Sequence[Indices]) -> Indices:
+    """The numbers of some chains and of others."""
+    return several[0] if len(several) == 1 else np.concatenate(several)
 
 
 def _parted(chains: Sequence[_Waiting], left: Flags) -> tuple[list[_Waiting], list[_Waiting]]:

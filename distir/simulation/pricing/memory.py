@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -83,24 +84,38 @@ def in_turn(effects: Sequence[Floats], counts: Sequence[Count] = ()) -> Floats:
 def each_in_turn(every: Sequence[Turns], sizes: Sequence[Indices]) -> Floats:
     """The effects of several sequences of effects without buffers, each at program sizes, of which
     its counts have a number: of shape (2, sizes), those of the first sequence first."""
+    by_length: dict[int, list[int]] = {}
+    for number, each in enumerate(every):
+        by_length.setdefault(len(each.effects), []).append(number)
+    ends = list(accumulate(map(len, sizes), initial=0))
+    found, columns = np.empty((2, ends[-1])), np.arange(ends[-1])
+    for numbers in by_length.values():
+        own = [every[number] for number in numbers], [sizes[number] for number in numbers]
+        places = [columns[ends[number] : ends[number + 1]] for number in numbers]
+        found[:, np.concatenate(places)] = _equally_long(*own)
+    return found
+
+
+def _equally_long(every: Sequence[Turns], sizes: Sequence[Indices]) -> Floats:
+    """`each_in_turn` of sequences of equally many effects."""
     known: dict[int, int] = {}
     effects: list[Floats] = []
-    longest = max(len(each.effects) for each in every)
+    which: list[int] = []
     widths = [len(own) for own in sizes]
-    which = np.zeros((longest, len(every)), np.int64)
-    times = np.zeros((longest, sum(widths)))  # what is missing comes nowhere
-    first = 0
-    for column, (each, width) in enumerate(zip(every, widths, strict=True)):
-        for place, effect in enumerate(each.effects):
+    times, first = np.empty((len(every[0].effects), sum(widths))), 0
+    for each, width in zip(every, widths, strict=True):
+        for row, effect, count in zip(times, each.effects, each.counts, strict=True):
             number = known.setdefault(id(effect), len(effects))
             if number == len(effects):
                 effects.append(effect)
-            which[place, column] = number
-            times[place, first : first + width] = each.counts[place]
+            which.append(number)
+            row[first : first + width] = count
         first += width
-    own = which.repeat(widths, axis=1)
-    table = np.array(effects).transpose(1, 0, 2)[:, own, np.concatenate(sizes)]
-    return _added_up(table.transpose(1, 0, 2), times)
+    table: Floats = np.array(effects)
+    firsts: Indices = table.shape[2] * np.array(which).reshape(len(every), -1).T
+    places: Indices = firsts.repeat(widths, axis=1) + np.concatenate(sizes)
+    own: Floats = table.transpose(1, 0, 2).reshape(2, -1).take(places, axis=1)
+    return _added_up(own.transpose(1, 0, 2), times)
 
 
 def _added_up(table: Floats, times: Floats | None = None) -> Floats:
@@ -269,16 +284,16 @@ class ChainMemory:
 
     def _block_up(self, visit: _Visit, border: BackwardBorder, splits: bool) -> _Up:
         """The effects of a block in the backward pass, and the border before it."""
-        key = (visit, border, splits)
+        before, kinds = visit.border, (INPUT_PART, WEIGHT_PART) if splits else (BACKWARD,)
+        # What was gathered in the forward pass for the block behind is not there any more.
+        forward = visit.passes[FORWARD]._replace(following=None)
+        parts = [visit.passes[kind] for kind in kinds]
+        key = (forward, *parts, before, border)
         found = self._backward.get(key)
         if found is None:
-            passes = [
-                self._live_pass(visit.passes[FORWARD], visit.border),
-                self._live_pass(visit.passes[INPUT_PART if splits else BACKWARD], border.gradients),
-            ]
-            if splits:
-                passes.append(self._live_pass(visit.passes[WEIGHT_PART], None))
-            live = LiveBackward.of(passes, visit.border, border)
+            borders = before, border.gradients, None
+            passes = map(self._live_pass, (forward, *parts), borders)
+            live = LiveBackward.of(list(passes), before, border)
             gradients, awaited = live.border()
             found = live.effects(), BackwardBorder(self._only(gradients), awaited)
             self._backward[key] = found

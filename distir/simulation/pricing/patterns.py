@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distir.arrays import Floats
 from distir.cost.amounts import Amount
 from distir.simulation.pricing.chains import BlockChain, Pass, PassPattern
+from distir.simulation.pricing.repeats import Count
 from distir.simulation.pricing.timeline_many import BESIDE, ManyPass, PassForm
 
 FEW_COPIES = 3
@@ -60,8 +60,8 @@ class ChainSteps(NamedTuple):
     """The steps of described chains."""
 
     steps: Steps
-    counts: Sequence[Floats]
-    """Of the steps that do not come once, the last first, how often each chain passes them."""
+    counts: Sequence[Count]
+    """Of the steps that do not come once, the last first, how often the chains pass them."""
 
 
 def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[ChainSteps]:
@@ -84,7 +84,7 @@ def steps_of(chains: Sequence[tuple[BlockChain, int]]) -> list[ChainSteps]:
 
 
 def _chained(
-    numbered: Sequence[tuple[int, Floats | None]],
+    numbered: Sequence[tuple[int, Count | None]],
     places: Mapping[int, tuple[Pattern, int]],
     known: dict[tuple[int, bool, Steps | None], Steps],
 ) -> ChainSteps:
@@ -137,19 +137,15 @@ class _Numbers:
         return found
 
 
-def _numbered(
-    chain: BlockChain, num_sizes: int, known: _Numbers
-) -> list[tuple[int, Floats | None]]:
+def _numbered(chain: BlockChain, num_sizes: int, known: _Numbers) -> list[tuple[int, Count | None]]:
     """The numbers of the patterns of a chain, each with its number of copies, or None for 1. Those
     with few copies are split into single passes, so that chains can share the first of them."""
-    found: list[tuple[int, Floats | None]] = []
+    found: list[tuple[int, Count | None]] = []
     for pattern, count in chain.patterns:
-        if isinstance(count, np.ndarray) or count > FEW_COPIES:
-            num_chains = num_sizes if chain.size_numbers is None else len(chain.size_numbers)
-            counts = np.broadcast_to(np.asarray(count, np.float64), num_chains)
-            found.append((known.whole(pattern, num_sizes), counts))
-        else:
+        if isinstance(count, int) and count <= FEW_COPIES:
             found += known.passes(pattern, num_sizes) * count
+        else:
+            found.append((known.whole(pattern, num_sizes), count))
     return found
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from distir.cost.amounts import total
 from distir.plan import BlockProgram
 from distir.workload import OPTIMIZERS, OUTER_OPTIMIZERS, Workload
 
@@ -100,23 +101,28 @@ def state_bytes(
     Another block is charged for the parameters at the positions `held`, and for the gradients of
     the parameters at the positions `added`.
     """
-    parameters = gradients = optimizer = host = 0.0
+    uses = list(enumerate(program.parameters))
+    stored = [use for position, use in uses if position not in held]
+    updated = summed = 0.0  # elements whose parameters are updated, whose gradients are added up
+    if workload.training:
+        trained = [use for use in stored if use.gradient is not None]
+        updated += total([use.owned_type.num_elements for use in trained])
+        gradients_here = [
+            program.values[use.gradient].type
+            for position, use in uses
+            if use.gradient is not None and position not in added and not use.gradient_on_host
+        ]
+        summed += total([each.num_elements for each in gradients_here])
+    optimizer = host = 0.0
+    parameters = 0.0 + total([use.type.size_bytes for use in stored])
+    if program.rests_on_host:
+        parameters, host = 0.0, parameters
     outer = outer_state_bytes(workload, program)
-    for position, use in enumerate(program.parameters):
-        trained = workload.training and use.gradient is not None
-        if position not in held:
-            if program.rests_on_host:
-                host += use.type.size_bytes
-            else:
-                parameters += use.type.size_bytes
-            if trained and program.updates_on_host:
-                host += use.owned_type.num_elements * (updated_bytes(workload) + outer)
-            elif trained:
-                optimizer += use.owned_type.num_elements * (optimizer_state_bytes(workload) + outer)
-        if trained and position not in added and not use.gradient_on_host:
-            assert use.gradient is not None
-            gradient = program.values[use.gradient].type
-            gradients += gradient.num_elements * workload.types.gradient_bytes
+    if program.updates_on_host:
+        host += updated * (updated_bytes(workload) + outer)
+    else:
+        optimizer = updated * (optimizer_state_bytes(workload) + outer)
+    gradients = summed * workload.types.gradient_bytes
     inputs = state_input_bytes(workload, program)
     hosted = program.hosted.size_bytes if program.hosted is not None else 0.0
     return StateBytes(parameters, gradients, optimizer, inputs, host, hosted)

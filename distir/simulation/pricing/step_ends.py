@@ -24,6 +24,7 @@ class KnownStepEnds:
         self._known_buckets: dict[
             tuple[BlockProgram, tuple[int, ...]], tuple[Instruction, ...]
         ] = {}
+        self._known_updating: dict[object, float] = {}
 
     def of(self, program: BlockProgram, away: ChargedElsewhere) -> StepEnd:
         """What follows a block's last backward pass, without the parameters `away`."""
@@ -43,14 +44,23 @@ class KnownStepEnds:
         return StepEnd(
             {kind: sum(each.seconds for each in of_kind) for kind, of_kind in buckets.items()},
             {kind: of_kind[-1].stream if of_kind else None for kind, of_kind in buckets.items()},
-            pricing.optimizer(workload, elements, program)
-            + pricing.outer_step(workload, elements, program)
-            if workload.training
-            else 0.0,
+            self._updating(program, elements) if workload.training else 0.0,
             sum(each.seconds for each in refresh),
             host_seconds(refresh),
             state_bytes(workload, program, away.held, away.added),
         )
+
+    def _updating(self, program: BlockProgram, elements: float) -> float:
+        """Seconds in which parameters of a block with so many elements are updated: the same for
+        all blocks that store their states and synchronise alike."""
+        stored = program.updates_on_host, program.rests_on_host
+        key = elements, *stored, program.outer_optimizer, program.sync_every
+        found = self._known_updating.get(key)
+        if found is None:
+            asked = self._workload, elements, program
+            found = self._pricing.optimizer(*asked) + self._pricing.outer_step(*asked)
+            self._known_updating[key] = found
+        return found
 
     def _buckets(self, program: BlockProgram, without: tuple[int, ...]) -> tuple[Instruction, ...]:
         """What settles a block's gradients, but for those at the positions `without`; in most
