@@ -29,9 +29,12 @@ from distir.workload import Workload
 Size = Literal["batch", "sequence", "layers", "devices"]
 SIZES: tuple[Size, ...] = get_args(Size)
 
+TOKENS_STEP = 128
+"""Tokens between two sequence lengths that are tried: attention works on blocks of this size."""
+
 _SAYS: Mapping[Size, str] = {
     "batch": "The largest batch that fits has {} samples",
-    "sequence": "The longest sequence that fits has {} tokens",
+    "sequence": f"The longest sequence that fits, in steps of {TOKENS_STEP}, has {{}} tokens",
     "layers": "The deepest model that fits has {} layers",
     "devices": "The fewest devices that are enough, of the numbers tried, are {}",
 }
@@ -42,9 +45,6 @@ _UNITS: Mapping[Size, str] = {
     "layers": "layers",
     "devices": "devices",
 }
-
-TOKENS_STEP = 128
-"""Tokens between two sequence lengths that are tried: attention works on blocks of so many."""
 
 
 FIRST_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
