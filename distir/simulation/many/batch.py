@@ -133,7 +133,8 @@ class _Batch:
         self.pricer, self.known_cuts, self.table = pricer, known_cuts, table
         planner = pricer.planner
         first, self.schedule = table.distinct(SCHEDULE)
-        self.schedules = [planner.schedule(table[int(place)]) for place in first]
+        scheduled = [table[int(place)] for place in first]
+        self.schedules = [planner.schedule(each) for each in scheduled]
         shapes: dict[Shape, int] = {}
         chunks = table.column("chunks")[first]
         of_schedule = [
@@ -145,9 +146,7 @@ class _Batch:
             flights.setdefault(compiled.peak_in_flight, len(flights)) for compiled in self.schedules
         ]
         orders: dict[Order | None, int] = {None: NO_ORDER}
-        of_order = [
-            orders.setdefault(order_of(planner, table[int(at)]), len(orders)) for at in first
-        ]
+        of_order = [orders.setdefault(order_of(planner, own), len(orders)) for own in scheduled]
         pairs: dict[Pairs, int] = {(): NO_PAIRS}
         of_pairs = [pairs.setdefault(each.pairs, len(pairs)) for each in self.schedules]
         self.pairs = list(pairs)
