@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -37,6 +37,7 @@ from distir.simulation.pipeline.one import (
     run_pipeline,
     run_pipeline_columns,
 )
+from distir.simulation.pipeline.waves import Ints, find_program
 from distir.simulation.ranks.many import schedules_together
 
 FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
@@ -230,3 +231,21 @@ def test_hundreds_of_microbatches_are_as_each_plan_alone(name: str) -> None:
         compiled, 1 + 0.02 * random.random(shape), 0.3 * random.random(shape)
     )
     check_against_each_alone(Case(compiled, seconds, transfers, goes_on=True))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(FAMILIES), st.integers(1, 5), st.integers(1, 24), st.integers(1, 40))
+def test_pieces_of_a_part_are_all_its_waves(
+    family: ScheduleFamily, ranks: int, count: int, most: int
+) -> None:
+    assume(family.requires(ranks, family.default_chunks, count) is None)
+    program = find_program(compile_schedule(family.made(ranks, family.default_chunks, count)))
+    assume(program is not None)
+    assert program is not None
+    for part, _ in program.parts:
+        pieces, whole = list(part.pieces(most)), part.whole
+        assert [wave for piece in pieces for wave in piece.waves] == [*whole.waves]
+        for name in ("costs", "read_costs", "sent_costs"):
+            every: list[Ints] = [getattr(piece, name) for piece in pieces]
+            assert np.concatenate(every).tolist() == getattr(whole, name).tolist()
+        assert all(len(piece.costs) < most + ranks for piece in pieces)
