@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from itertools import product as pairs
 from math import isqrt
 from typing import Any, TypeAlias, TypeVar
@@ -21,6 +22,7 @@ __all__ = [
     "distinct_codes",
     "distinct_rows",
     "edges",
+    "grouped",
     "product",
 ]
 
@@ -79,6 +81,14 @@ def edges(values: NDArray[Any]) -> Indices:
         return np.zeros(1, np.int64)
     inner = np.flatnonzero(values[1:] != values[:-1]) + 1
     return np.concatenate([[0], inner, [len(values)]])
+
+
+def grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
+    """The different numbers, each with its positions."""
+    order = np.argsort(numbers, kind="stable")
+    borders = edges(numbers[order])
+    for first, end in pairwise(borders.tolist()):
+        yield int(numbers[order[first]]), order[first:end]
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[Indices, Indices]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distir import arrays
-from distir.arrays import edges, product
+from distir.arrays import edges, grouped, product
 
 SIDES = st.integers(0, 40)
 
@@ -61,3 +61,12 @@ def test_parts_are_as_large_as_one_thread_makes(
 def test_edges_are_where_adjacent_values_differ(values: list[int]) -> None:
     groups = [len(list(own)) for _, own in groupby(values)]
     assert edges(np.array(values, np.int64)).tolist() == [0, *accumulate(groups)]
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_groups_are_the_positions_of_equal_numbers(values: list[int]) -> None:
+    found = {number: places.tolist() for number, places in grouped(np.array(values, np.int64))}
+    assert found == {
+        number: [place for place, value in enumerate(values) if value == number]
+        for number in sorted({*values})
+    }

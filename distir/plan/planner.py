@@ -114,8 +114,12 @@ class Planner:
     def schedule(self, strategy: Strategy) -> CompiledSchedule:
         """The strategy's schedule for its ranks, chunks and microbatches; raises
         `ScheduleError`."""
+        return self.schedule_of(strategy, strategy.microbatches)
+
+    def schedule_of(self, strategy: Strategy, microbatches: int) -> CompiledSchedule:
+        """`schedule` with another number of microbatches."""
         family = find_schedule(strategy.schedule) if self.workload.training else forward_only
-        key = (family, strategy.pp, strategy.chunks, strategy.microbatches)
+        key = (family, strategy.pp, strategy.chunks, microbatches)
         if key not in self._schedules:
             self._schedules[key] = compile_schedule(family.made(*key[1:]))
         return self._schedules[key]

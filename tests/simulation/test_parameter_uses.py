@@ -7,9 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distir import Simulator, Strategy, Workload, load_cluster, load_model
-from distir.simulation.cutting.parameter_uses import KnownParameterUses
+from distir.simulation.cutting.parameter_uses import DifferentStages, KnownParameterUses
 from distir.simulation.pricing.tied import (
     charged_elsewhere,
     tied_bytes,
@@ -51,3 +53,16 @@ def test_kinds_that_lay_out_gradients_alike_share_what_plans_say(
             sizes = {own: tied_bytes(workload, programs, each) for own, each in found.tied.items()}
             assert sizes == {each.ranks: each.size_bytes for each in tied_gradients(plan, cost)}
     assert len(different) < len(strategies)
+
+
+@given(st.data())
+def test_stages_are_one_if_their_blocks_are_equal_and_charged_alike(data: st.DataObject) -> None:
+    kinds = tuple(data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=8)))
+    block = st.integers(0, len(kinds))
+    stage = st.tuples(block, block, st.integers(0, 1))
+    several = data.draw(st.lists(st.lists(stage, min_size=1, max_size=4).map(tuple), max_size=4))
+    different = DifferentStages(kinds)
+    numbers = [number for stages in several for number in different.of(stages)]
+    every = [(kinds[begin:end], charged) for own in several for begin, end, charged in own]
+    for one, number in zip(every, numbers, strict=True):
+        assert [each == one for each in every] == [each == number for each in numbers]

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,13 +26,19 @@ from distir.schedules import (
     forward_only,
     parse_schedule,
 )
-from distir.simulation.pipeline.many import alike_schedules, run_alike_columns
+from distir.simulation.pipeline.many import (
+    alike_schedules,
+    run_adjacent_columns,
+    run_alike_columns,
+)
 from distir.simulation.pipeline.one import (
     PipelineColumns,
     PipelineTime,
     run_pipeline,
     run_pipeline_columns,
 )
+from distir.simulation.pipeline.waves import Ints, find_program
+from distir.simulation.ranks.many import schedules_together
 
 FAMILIES = [entry.value for entry in SCHEDULES] + [forward_only]
 
@@ -157,6 +163,16 @@ def check_row(
     same(found.last_gradients[:, row], [alone.start[i] if i >= 0 else 0.0 for i in last])
 
 
+def with_all_microbatches(family: ScheduleFamily, ranks: int) -> list[CompiledSchedule]:
+    """The schedules of a family, with all numbers of microbatches that there are of these."""
+    chunks = family.default_chunks
+    return [
+        compile_schedule(family.made(ranks, chunks, count))
+        for count in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 40, 41, 64, 100)
+        if family.requires(ranks, chunks, count) is None
+    ]
+
+
 @pytest.mark.not_quick
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(FAMILIES), st.integers(1, 5), st.booleans(), st.integers(0, 2**32 - 1))
@@ -164,12 +180,7 @@ def test_plans_with_schedules_that_are_alike_are_as_each_alone(
     family: ScheduleFamily, ranks: int, goes_on: bool, seed: int
 ) -> None:
     """Of a family with all numbers of microbatches that there are; a plan of each twice."""
-    chunks = family.default_chunks
-    schedules = [
-        compile_schedule(family.made(ranks, chunks, count))
-        for count in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 40, 41, 64, 100)
-        if family.requires(ranks, chunks, count) is None
-    ]
+    schedules = with_all_microbatches(family, ranks)
     groups = alike_schedules(schedules)
     assert sorted(chain.from_iterable(groups)) == [*range(len(schedules))]
     random = np.random.default_rng(seed)
@@ -179,6 +190,31 @@ def test_plans_with_schedules_that_are_alike_are_as_each_alone(
         seconds, transfers = with_pairs(alike[0], 1 + random.random(shape), random.random(shape))
         found = run_alike_columns(alike, which, seconds, transfers, goes_on=goes_on)
         for row, compiled in enumerate(alike[i] for i in which):
+            costs = seconds[:, row].tolist(), transfers[:, row].tolist()
+            alone = run_pipeline(compiled, *costs, goes_on=goes_on)
+            check_row(compiled, found, row, alone, costs[0])
+
+
+@pytest.mark.not_quick
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 5), st.booleans(), st.integers(0, 2**32 - 1))
+def test_plans_with_the_same_stages_on_their_ranks_are_as_each_alone(
+    ranks: int, goes_on: bool, seed: int
+) -> None:
+    """Of all families with all numbers of microbatches; some of them have no plan."""
+    random = np.random.default_rng(seed)
+    schedules = [each for family in FAMILIES for each in with_all_microbatches(family, ranks)]
+    groups = schedules_together(schedules)
+    assert sorted(chain.from_iterable(groups)) == [*range(len(schedules))]
+    for group in groups:
+        together = [schedules[i] for i in group]
+        times = random.integers(0, 3, len(group))
+        times[0] = 1
+        which = np.repeat(np.arange(len(group)), times)
+        shape = together[0].stages * COST_KINDS, len(which)
+        seconds, transfers = with_pairs(together[0], 1 + random.random(shape), random.random(shape))
+        found = run_adjacent_columns(together, which, seconds, transfers, goes_on=goes_on)
+        for row, compiled in enumerate(together[i] for i in which):
             costs = seconds[:, row].tolist(), transfers[:, row].tolist()
             alone = run_pipeline(compiled, *costs, goes_on=goes_on)
             check_row(compiled, found, row, alone, costs[0])
@@ -195,3 +231,21 @@ def test_hundreds_of_microbatches_are_as_each_plan_alone(name: str) -> None:
         compiled, 1 + 0.02 * random.random(shape), 0.3 * random.random(shape)
     )
     check_against_each_alone(Case(compiled, seconds, transfers, goes_on=True))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(FAMILIES), st.integers(1, 5), st.integers(1, 24), st.integers(1, 40))
+def test_pieces_of_a_part_are_all_its_waves(
+    family: ScheduleFamily, ranks: int, count: int, most: int
+) -> None:
+    assume(family.requires(ranks, family.default_chunks, count) is None)
+    program = find_program(compile_schedule(family.made(ranks, family.default_chunks, count)))
+    assume(program is not None)
+    assert program is not None
+    for part, _ in program.parts:
+        pieces, whole = list(part.pieces(most)), part.whole
+        assert [wave for piece in pieces for wave in piece.waves] == [*whole.waves]
+        for name in ("costs", "read_costs", "sent_costs"):
+            every: list[Ints] = [getattr(piece, name) for piece in pieces]
+            assert np.concatenate(every).tolist() == getattr(whole, name).tolist()
+        assert all(len(piece.costs) < most + ranks for piece in pieces)

@@ -59,7 +59,7 @@ class Runs:
     count: Indices
 
     @classmethod
-    def of_counts(cls, counts: Sequence[int]) -> Runs:
+    def of_counts(cls, counts: Sequence[int] | Indices) -> Runs:
         """The runs of owners with these numbers of things."""
         count = np.array(counts, np.int64)
         return cls(np.cumsum(count) - count, count)

@@ -6,7 +6,7 @@ the microbatches in flight on the ranks, and the order of what ranks run (see `r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,16 +30,17 @@ from distir.simulation.pricing.stages import StagePricer
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeArrangements:
-    """Arrangements with equal stages."""
+class PartitionedArrangements:
+    """Arrangements of a program kind, as they are cut."""
 
-    shape: int
     arrangements: Indices
     """Their numbers."""
     sizes: Indices
     """Their program sizes, numbered among those of the program kind."""
-    uses: PartitionUses
-    """Their stages, and what ranks add up."""
+    partitions: Sequence[PartitionUses]
+    """Their different partitions: the stages, and what ranks add up."""
+    which: Indices
+    """The number of each one's partition among these."""
 
 
 class StageCuts:
@@ -87,14 +88,12 @@ class StageCuts:
             self.room_bytes[size],
         )
 
-    def alike(self, found: CutArrangements) -> Iterator[AlikeArrangements]:
-        """The arrangements that are cut, those with equal stages together."""
-        for number, places in _grouped(found.number):
-            partition = found.partitions[number]
-            shape, _ = partition
-            yield AlikeArrangements(
-                shape, found.arrangements[places], found.sizes[places], self.uses.of(partition)
-            )
+    def partitioned(self, found: CutArrangements) -> PartitionedArrangements:
+        """The arrangements that are cut, with what their partitions make of shared parameters."""
+        first, which = distinct(found.number)
+        numbers: list[int] = found.number[first].tolist()
+        partitions = [self.uses.of(found.partitions[number]) for number in numbers]
+        return PartitionedArrangements(found.arrangements, found.sizes, partitions, which)
 
     def _mixes(
         self, own: Indices, places: Indices, every: Arrangements, shapes: Indices
@@ -167,13 +166,4 @@ class StageCuts:
         )
 
 
-def _grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
-    """The different numbers, each with its positions."""
-    order = np.argsort(numbers, kind="stable")
-    if not len(order):
-        return
-    different, first = np.unique(numbers[order], return_index=True)
-    yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
-
-
-__all__ = ["AlikeArrangements", "StageCuts"]
+__all__ = ["PartitionedArrangements", "StageCuts"]

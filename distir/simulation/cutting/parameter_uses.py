@@ -45,9 +45,11 @@ Partition: TypeAlias = tuple[int, Bounds]
 class PartitionUses:
     """What a partition makes of shared parameters."""
 
-    stages: Sequence[StageBlocks]
+    stages: tuple[StageBlocks, ...]
+    ranks: int
+    """How many ranks there are."""
     tied: TiedUses
-    """The gradients that groups of ranks add up."""
+    """The gradients that groups of them add up."""
 
 
 class _BlockUse(NamedTuple):
@@ -60,6 +62,26 @@ class _BlockUse(NamedTuple):
     """Whether adding up makes a difference to the block's program."""
 
 
+class DifferentStages:
+    """Stages of models whose blocks have these kinds. Stages with equal blocks that are charged
+    alike are one."""
+
+    def __init__(self, kinds: tuple[int, ...]) -> None:
+        self._kinds = kinds
+        self._numbers: dict[tuple[tuple[int, ...], int], int] = {}
+        self._known: dict[tuple[StageBlocks, ...], list[int]] = {}
+
+    def of(self, stages: tuple[StageBlocks, ...]) -> list[int]:
+        """The numbers of stages among those that differ."""
+        found = self._known.get(stages)
+        if found is None:
+            numbers = self._numbers
+            keys = [(self._kinds[begin:end], charged) for begin, end, charged in stages]
+            found = [numbers.setdefault(key, len(numbers)) for key in keys]
+            self._known[stages] = found
+        return found
+
+
 class StageCharges:
     """What is charged elsewhere of stages whose blocks have these uses of shared parameters."""
 
@@ -70,6 +92,11 @@ class StageCharges:
         """By number what is charged elsewhere of some blocks of a stage; the first is nothing."""
         self._numbers: dict[object, int] = {(): 0}
         self._known: dict[object, int] = {}
+        self._stages: dict[tuple[int, ...], DifferentStages] = {}
+
+    def stages(self, kinds: tuple[int, ...]) -> DifferentStages:
+        """The stages of models whose blocks have these kinds, which many program kinds share."""
+        return self._stages.setdefault(kinds, DifferentStages(kinds))
 
     def of(self, number: int, blocks: int) -> list[ChargedElsewhere]:
         """What is charged elsewhere of each block of a stage with so many blocks."""
@@ -154,7 +181,7 @@ class ParameterUses:
                 own = next(own for own in ranks if stage in own)
                 earlier = tuple([among[one] for one in own if one < stage and among[one]])
                 stages[stage] = begin, end, self.charges.number(begin, among[stage], earlier)
-        return PartitionUses(stages, self._tied(ranks, bounds, among))
+        return PartitionUses(tuple(stages), len(ranks), self._tied(ranks, bounds, among))
 
     def _tied(self, ranks: StagesOfRanks, bounds: Bounds, among: Sequence[range]) -> TiedUses:
         if not self._workload.training:
@@ -235,6 +262,7 @@ def _shared_use(
 
 
 __all__ = [
+    "DifferentStages",
     "KnownParameterUses",
     "ParameterUses",
     "Partition",

@@ -14,7 +14,7 @@ refined alike, alone and together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import islice, pairwise
@@ -104,7 +104,7 @@ def order_of(planner: Planner, strategy: Strategy) -> Order | None:
     few = ROUNDS * ranks + count % ranks
     if count > few:
         try:
-            short = planner.schedule(replace(strategy, microbatches=few))
+            short = planner.schedule_of(strategy, few)
         except ScheduleError:  # there is none with so few
             short = compiled
         if short is not compiled and short.stages_of_ranks == compiled.stages_of_ranks:

@@ -10,7 +10,8 @@ engine run on these arrays, and make each decision for all sizes together. Four 
 3. program kinds that differ only in what is recomputed or kept share the programs of equal blocks
    and their prices (`priced_programs.py`);
 4. strategies whose schedules are equal, or differ only in how often patterns repeat, run through
-   them together (`ranks/many.py`, `pipeline/many.py`).
+   them together (`pipeline/many.py`), and what ranks make of it is found for all schedules with
+   the same stages on the same ranks (`ranks/many.py`).
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from distir.simulation.many.program_sizes import (
     several_together,
 )
 from distir.simulation.many.stage_rows import NO_PAIRS, Shape, StageRows
-from distir.simulation.pipeline.many import alike_schedules
 from distir.simulation.pricing.stage_table import StageTable
 from distir.simulation.pricing.stages import StagePricer
 from distir.simulation.ranks.many import (
     LinkLevels,
     host_bytes,
     iterations,
+    schedules_together,
 )
 from distir.simulation.result import SimulationResult
 from distir.simulation.table import SimulationTable
@@ -132,7 +133,8 @@ class _Batch:
         self.pricer, self.known_cuts, self.table = pricer, known_cuts, table
         planner = pricer.planner
         first, self.schedule = table.distinct(SCHEDULE)
-        self.schedules = [planner.schedule(table[int(place)]) for place in first]
+        scheduled = [table[int(place)] for place in first]
+        self.schedules = [planner.schedule(each) for each in scheduled]
         shapes: dict[Shape, int] = {}
         chunks = table.column("chunks")[first]
         of_schedule = [
@@ -144,9 +146,7 @@ class _Batch:
             flights.setdefault(compiled.peak_in_flight, len(flights)) for compiled in self.schedules
         ]
         orders: dict[Order | None, int] = {None: NO_ORDER}
-        of_order = [
-            orders.setdefault(order_of(planner, table[int(at)]), len(orders)) for at in first
-        ]
+        of_order = [orders.setdefault(order_of(planner, own), len(orders)) for own in scheduled]
         pairs: dict[Pairs, int] = {(): NO_PAIRS}
         of_pairs = [pairs.setdefault(each.pairs, len(pairs)) for each in self.schedules]
         self.pairs = list(pairs)
@@ -192,10 +192,10 @@ class _Batch:
         order = np.argsort(self.schedule, kind="stable")
         ends = np.cumsum(np.bincount(self.schedule, minlength=len(self.schedules)))
         begins = ends - np.bincount(self.schedule, minlength=len(self.schedules))
-        for alike in alike_schedules(self.schedules):
-            schedules = [self.schedules[number] for number in alike]
-            chosen = np.concatenate([order[begins[number] : ends[number]] for number in alike])
-            place = np.repeat(np.arange(len(alike)), (ends - begins)[alike])
+        for together in schedules_together(self.schedules):
+            schedules = [self.schedules[number] for number in together]
+            chosen = np.concatenate([order[begins[number] : ends[number]] for number in together])
+            place = np.repeat(np.arange(len(together)), (ends - begins)[together])
             for part in self._parts(schedules[0], chosen, rows):
                 some = chosen[part]
                 group = rows.group(self.arrangement[some])
@@ -220,10 +220,12 @@ class _Batch:
     def _parts(
         self, compiled: CompiledSchedule, chosen: Indices, rows: StageRows
     ) -> Iterator[Indices]:
-        """Parts of the chosen strategies that run together, as ascending positions among them: in a
-        part the same ranks add up gradients, and the part is small enough for memory."""
+        """Parts of the chosen strategies that run together, as ascending positions among them: a
+        part has one shape, in it the same ranks add up gradients, and it is small enough for
+        memory."""
         most = max(1, NUMBERS_AT_ONCE // compiled.stages)
-        kinds = rows.tied_of_arrangement[self.arrangement[chosen]]
+        own = self.arrangement[chosen]
+        kinds = _paired(self.arrangements.shape[own], rows.tied_of_arrangement[own])
         for kind in np.unique(kinds):
             alike = np.flatnonzero(kinds == kind)
             for first in range(0, len(alike), most):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 
-from distir.arrays import Floats, Indices, distinct_rows
+from distir.arrays import Floats, Indices, distinct, distinct_rows, grouped
 from distir.plan import BlockProgram, ModelPrograms
 from distir.plan.grid import DeviceGrid
-from distir.simulation.cutting.many import AlikeArrangements, StageCuts
+from distir.simulation.cutting.fitting import Runs
+from distir.simulation.cutting.many import PartitionedArrangements, StageCuts
 from distir.simulation.cutting.parameter_uses import (
     KnownParameterUses,
     ParameterUses,
@@ -36,36 +37,53 @@ from distir.simulation.pricing.tied import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
-    """Arrangements of a kind whose stages are known."""
+class _Tied:
+    """Arrangements in which the same groups of ranks add up gradients."""
 
-    alike: AlikeArrangements
-    stages: Indices
-    """The numbers of their stages."""
-    tied: dict[tuple[int, ...], Floats]
-    """The seconds in which groups of ranks add up gradients."""
+    places: Indices
+    """Their positions among the arrangements of their kind."""
+    seconds: Mapping[tuple[int, ...], Floats]
+    """The seconds in which each group of ranks does."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Overlapping:
-    """Arrangements with the same overlapped pairs."""
+    """Arrangements with one partition and the same overlapped pairs."""
 
-    alike: AlikeArrangements
-    number: int
-    """The number of the set of pairs."""
     places: Indices
-    """Those that have it, by their positions among the arrangements."""
-    pairs: list[OverlappedPair]
+    """Their positions among the arrangements of their kind."""
+    pairs: Sequence[OverlappedPair]
 
 
-class _NumberedStage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DescribedArrangements:
+    """Arrangements of a kind whose stages are known."""
+
+    cut: PartitionedArrangements
+    runs: Runs
+    """The stages of their partitions, one partition after the other."""
+    numbers: Indices
+    """The numbers of these stages."""
+    tied: Sequence[_Tied]
+    overlapping: Sequence[_Overlapping]
+
+    @property
+    def stages(self) -> tuple[Indices, Indices]:
+        """The numbers of the stages of all arrangements, one arrangement after the other, and the
+        position of each one's arrangement."""
+        at, place = self.runs.of(self.cut.which)
+        return self.numbers[at], place
+
+
+@dataclass(frozen=True, eq=False)
+class _NumberedStage:
     """A stage among the stages of kinds that share programs."""
 
     number: int
     programs: Sequence[BlockProgram]
     uses: Sequence[ChargedElsewhere]
 
-    @property
+    @cached_property
     def adding_up(self) -> ProgramsOfStage:
         """The programs of its blocks, as they are in the stage."""
         both = zip(self.programs, self.uses, strict=True)
@@ -78,16 +96,16 @@ class _StagesOfKind:
 
     def __init__(self, programs: ModelPrograms, uses: ParameterUses, stages: SharedStages) -> None:
         self._programs, self._uses, self._stages = programs, uses, stages
-        self._known: dict[tuple[tuple[int, ...], int], _NumberedStage] = {}
+        self._different = uses.charges.stages(programs.kinds)
+        self._known: dict[int, _NumberedStage] = {}
 
-    def of(self, stage: StageBlocks) -> _NumberedStage:
-        """What a stage is there."""
-        begin, end, charged = stage
-        key = self._programs.kinds[begin:end], charged
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._numbered(stage)
-        return found
+    def of(self, stages: tuple[StageBlocks, ...]) -> list[_NumberedStage]:
+        """What stages are there."""
+        known, numbers = self._known, self._different.of(stages)
+        for stage, number in zip(stages, numbers, strict=True):
+            if number not in known:
+                known[number] = self._numbered(stage)
+        return [known[number] for number in numbers]
 
     def _numbered(self, stage: StageBlocks) -> _NumberedStage:
         begin, end, charged = stage
@@ -131,65 +149,64 @@ class KindRows:
         self.to_cut = self.cuts.to_cut(rows.arrangements, of.which, of.places)
         self.found: CutArrangements
 
-    def described(self, stages: SharedStages) -> tuple[list[_Described], list[_Overlapping]]:
+    def described(self, stages: SharedStages) -> DescribedArrangements:
         """The arrangements, and what overlaps in them; their stages and pairs are marked as wanted
         among `stages`."""
+        own = self.cuts.partitioned(self.found)
         own_stages = _StagesOfKind(self.programs, self.cuts.uses, stages)
-        described: list[_Described] = []
-        overlapping: list[_Overlapping] = []
-        for own in self.cuts.alike(self.found):
-            found = [own_stages.of(stage) for stage in own.uses.stages]
-            numbers = [each.number for each in found]
-            kinds = self.rows.arrangements.cost_kinds[own.arrangements]
-            stages.want(set(numbers), own.sizes, kinds)
-            seconds = self._tied_seconds(own)
-            described.append(_Described(own, np.array(numbers, np.int64), seconds))
-            overlapping += self._overlapping(own, found, stages)
-        return described, overlapping
+        found = [own_stages.of(uses.stages) for uses in own.partitions]
+        described = DescribedArrangements(
+            own,
+            Runs.of_counts([*map(len, found)]),
+            np.array([each.number for every in found for each in every], np.int64),
+            list(self._tied(own)),
+            list(self._overlapping(own, found)),
+        )
+        numbers, place = described.stages
+        kinds = self.rows.arrangements.cost_kinds[own.arrangements]
+        stages.want(numbers, own.sizes[place], kinds[place])
+        for each in described.overlapping:
+            for pair in each.pairs:
+                stages.want_pair(pair, own.sizes[each.places])
+        return described
 
-    def add(self, described: Sequence[_Described], row_of: Indices) -> None:
+    def add(self, described: DescribedArrangements, row_of: Indices) -> None:
         """Records the rows of all stages of arrangements: `row_of` is that of a stage at a size, of
         shape (stages, sizes)."""
-        for each in described:
-            own = each.alike
-            self.rows.describe(
-                own.shape, own.arrangements, row_of[each.stages][:, own.sizes], each.tied
-            )
-            self.rows.ranking_of_arrangement[own.arrangements] = self._rankings[own.sizes]
+        own = described.cut
+        numbers, place = described.stages
+        self.rows.describe(own.arrangements, row_of[numbers, own.sizes[place]])
+        for each in described.tied:
+            self.rows.tie(own.arrangements[each.places], each.seconds)
+        self.rows.ranking_of_arrangement[own.arrangements] = self._rankings[own.sizes]
         self.rows.padding[self.of.which] = self._padding()[self.of.places]
 
     def add_pairs(
-        self, overlapping: Sequence[_Overlapping], row_of: Mapping[OverlappedPair, Indices]
+        self, described: DescribedArrangements, row_of: Mapping[OverlappedPair, Indices]
     ) -> None:
         """Records the rows of all overlapped pairs of arrangements: `row_of` is that of a pair at a
         size, of shape (sizes,)."""
-        for each in overlapping:
-            own, sizes = each.alike, each.alike.sizes[each.places]
-            rows = np.stack([row_of[pair][sizes] for pair in each.pairs])
-            arrangements = own.arrangements[each.places]
-            self.rows.describe_pairs(own.shape, each.number, arrangements, rows)
+        own = described.cut
+        for each in described.overlapping:
+            rows = np.stack([row_of[pair][own.sizes[each.places]] for pair in each.pairs])
+            self.rows.describe_pairs(own.arrangements[each.places], rows)
 
     # --- stages -----------------------------------------------------------------------------------
 
     def _overlapping(
-        self,
-        own: AlikeArrangements,
-        found: Sequence[_NumberedStage],
-        stages: SharedStages,
+        self, own: PartitionedArrangements, found: Sequence[Sequence[_NumberedStage]]
     ) -> Iterator[_Overlapping]:
-        """What overlaps in arrangements with these stages; marks the sizes at which it is
-        wanted."""
+        """What overlaps in arrangements, of whose partitions these stages are `found`."""
         numbers = self.rows.pairs_of_arrangement[own.arrangements]
-        different: list[int] = numbers.tolist()
-        for number in sorted({*different} - {NO_PAIRS}):
-            places = np.flatnonzero(numbers == number)
+        (having,) = np.nonzero(numbers != NO_PAIRS)
+        for case, some in grouped(numbers[having] * len(found) + own.which[having]):
+            number, partition = divmod(case, len(found))
+            stages = found[partition]
             pairs = [
-                (found[one].adding_up, found[other].adding_up)
+                (stages[one].adding_up, stages[other].adding_up)
                 for one, other in self.rows.pairs[number]
             ]
-            for pair in pairs:
-                stages.want_pair(pair, own.sizes[places])
-            yield _Overlapping(own, number, places, pairs)
+            yield _Overlapping(having[some], pairs)
 
     # --- sizes ------------------------------------------------------------------------------------
 
@@ -221,11 +238,26 @@ class KindRows:
                 found[which == number] = self.workload.padding_fraction(longer)
         return found
 
-    def _tied_seconds(self, own: AlikeArrangements) -> dict[tuple[int, ...], Floats]:
-        """Per group of ranks, the seconds in which it adds up gradients in arrangements."""
-        held, _ = self.rows.arrangements.shapes[own.shape]
-        tied = own.uses.tied.items()
-        return {ranks: self._adding_up(len(held), ranks, uses)[own.sizes] for ranks, uses in tied}
+    def _tied(self, own: PartitionedArrangements) -> Iterator[_Tied]:
+        """What groups of ranks add up in arrangements."""
+        known: dict[tuple[tuple[int, ...], ...], int] = {}
+        numbers = [known.setdefault(tuple(uses.tied), len(known)) for uses in own.partitions]
+        different = list(known)
+        for number, places in grouped(np.array(numbers, np.int64)[own.which]):
+            seconds = {ranks: self._tied_seconds(own, places, ranks) for ranks in different[number]}
+            yield _Tied(places, seconds)
+
+    def _tied_seconds(
+        self, own: PartitionedArrangements, places: Indices, ranks: tuple[int, ...]
+    ) -> Floats:
+        """The seconds in which some ranks add up gradients in the arrangements at some places."""
+        first, which = distinct(own.which[places])
+        partitions: list[int] = own.which[places[first]].tolist()
+        known: dict[tuple[int, tuple[TiedUse, ...]], int] = {}
+        several = [own.partitions[each] for each in partitions]
+        numbers = [known.setdefault((uses.ranks, uses.tied[ranks]), len(known)) for uses in several]
+        seconds = np.array([self._adding_up(count, ranks, uses) for count, uses in known])
+        return seconds[np.array(numbers)[which], own.sizes[places]]
 
     def _adding_up(self, count: int, ranks: tuple[int, ...], uses: tuple[TiedUse, ...]) -> Floats:
         """The seconds in which some of `count` ranks add up gradients, at the sizes that have so
@@ -252,4 +284,4 @@ class KindRows:
         return known[key]
 
 
-__all__ = ["KindRows"]
+__all__ = ["DescribedArrangements", "KindRows"]

@@ -39,8 +39,9 @@ class SharedRows:
         kind, and then those of what overlaps."""
         *of_stages, of_pairs = columns
         first = self._rows.add_rows(self._unpriced.priced(of_stages))
-        for kind, (described, _) in zip(self.kinds, self._described, strict=True):
-            kind.add(described, first + self._unpriced.row_of)
+        row_of_stage = first + self._unpriced.row_of
+        for kind, described in zip(self.kinds, self._described, strict=True):
+            kind.add(described, row_of_stage)
         levels = len(self._priced.pricer.cost.cluster.levels)
         values = columns_of_pairs(of_pairs, levels)
         row_of: dict[OverlappedPair, Indices] = {}
@@ -48,8 +49,8 @@ class SharedRows:
         for pair, wanted in self._stages.pairs:
             row_of[pair] = first - 1 + np.cumsum(wanted)
             first += int(wanted.sum())
-        for kind, (_, overlapping) in zip(self.kinds, self._described, strict=True):
-            kind.add_pairs(overlapping, row_of)
+        for kind, described in zip(self.kinds, self._described, strict=True):
+            kind.add_pairs(described, row_of)
 
 
 __all__ = ["SharedRows"]

@@ -67,7 +67,8 @@ class SharedStages:
         self._priced, self._num_sizes = priced, priced.num_sizes
         self._blocks: dict[ChargedBlock, int] = {}
         self._stages: dict[NumberedBlocks, int] = {}
-        self._wanted: list[_Kinds] = []
+        self._wanted: _Kinds = np.zeros((0, priced.num_sizes), np.uint8)
+        """Of shape (stages, sizes); there may be more rows than stages."""
         self._pairs: dict[OverlappedPair, Flags] = {}
 
     # --- what is wanted ---------------------------------------------------------------------------
@@ -76,17 +77,17 @@ class SharedStages:
         """The number of a stage, given its blocks; equal stages have one number."""
         known = self._blocks
         blocks = [known.setdefault(each, len(known)) for each in zip(programs, uses, strict=True)]
-        number = self._stages.setdefault(tuple(repeated_blocks(blocks)), len(self._wanted))
-        if number == len(self._wanted):
-            self._wanted.append(np.zeros(self._num_sizes, np.uint8))
-        return number
+        return self._stages.setdefault(tuple(repeated_blocks(blocks)), len(self._stages))
 
-    def want(self, stages: Iterable[int], sizes: Indices, cost_kinds: _Kinds) -> None:
-        """Marks stages as wanted at each of `sizes` for the actions of a set of cost kinds."""
-        kinds = np.zeros(self._num_sizes, np.uint8)
-        np.bitwise_or.at(kinds, sizes, cost_kinds)
-        for number in stages:
-            self._wanted[number] |= kinds
+    def want(self, stages: Indices, sizes: Indices, cost_kinds: _Kinds) -> None:
+        """Marks stages as wanted, each at one of `sizes` for the actions of a set of cost kinds."""
+        missing = len(self._stages) - len(self._wanted)
+        if missing > 0:
+            more = np.zeros((max(missing, len(self._wanted)), self._num_sizes), np.uint8)
+            self._wanted = np.concatenate([self._wanted, more])
+        for kinds in np.flatnonzero(np.bincount(cost_kinds)).tolist():
+            own = cost_kinds == kinds
+            self._wanted[stages[own], sizes[own]] |= np.uint8(kinds)
 
     def want_pair(self, pair: OverlappedPair, sizes: Indices) -> None:
         """Marks an overlapped pair as wanted at sizes."""
@@ -108,7 +109,7 @@ class SharedStages:
         """All that is wanted."""
         blocks = [(own.adding_up(uses.adds_up), uses) for own, uses in self._blocks]
         passes, own = self._passes(blocks)
-        kinds = np.array(self._wanted)
+        kinds = self._wanted[: len(self._stages)]
         if len(passes.stages) == len(kinds):
             rows = PassRows(self._priced, passes, kinds)
             row_of, stage, size, which = rows.row_of, rows.stage, rows.size, None

@@ -5,19 +5,16 @@ Strategies that differ only in their schedule have the same program size, and sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distir.arrays import Floats, Indices
 from distir.plan.grid import DeviceGrid
 from distir.schedules.compiled.costs import Pairs
-from distir.simulation.cutting.partition import Shape
+from distir.simulation.cutting.fitting import Runs
+from distir.simulation.cutting.partition import Shape, num_stages
 from distir.simulation.cutting.together import Arrangements
-from distir.simulation.pricing.tied import (
-    StagesOfRanks,
-)
 from distir.simulation.ranks.many import ArrangementGroup
 
 Between = tuple[tuple[int, ...], ...]
@@ -32,7 +29,7 @@ class StageRows:
     """Rows of the stages of all program sizes, and the rows of each arrangement's stages and,
     behind them, of the overlapped pairs of its schedule.
 
-    A arrangement is a program size with a shape. A row has the numbers of `NAMES`, then per level
+    An arrangement is a program size with a shape. A row has the numbers of `NAMES`, then per level
     of the cluster the seconds of the messages that the stage sends to the next and to the previous
     one."""
 
@@ -52,16 +49,20 @@ class StageRows:
         self._count = 0
         self._ranking_numbers: dict[tuple[int, ...], int] = {}
         self._tied: dict[Between, int] = {}
-        # Per shape the rows and the seconds of tied gradients, by position among its arrangements.
+        stages = np.array([num_stages(ranks) for ranks, _ in arrangements.shapes], np.int64)
+        overlapped = np.array([*map(len, pairs)], np.int64)
+        of_stages, of_pairs = stages[arrangements.shape], overlapped[pairs_of_arrangement]
+        both = Runs.of_counts(of_stages + of_pairs)
+        self._stages = Runs(both.first, of_stages)
+        self._pairs = Runs(both.first + of_stages, of_pairs)
+        """The stages of all arrangements, and the overlapped pairs behind those of each."""
+        self._rows = np.zeros(int(both.count.sum()), np.int32)
+        """The rows of these."""
+        self._seconds: dict[int, list[Floats]] = {}
+        """By the number of groups of ranks, parts of the seconds in which they add up gradients."""
         self._place = np.zeros(count, np.int64)
-        self._rows: list[NDArray[np.int32]] = []
-        for number, (ranks, _) in enumerate(arrangements.shapes):
-            own = np.flatnonzero(arrangements.shape == number)
-            self._place[own] = np.arange(len(own))
-            self._rows.append(np.zeros((_num_stages(ranks), len(own)), np.int32))
-        self._seconds: dict[tuple[int, int], Floats] = {}
+        """The place of each arrangement among these seconds."""
         self.pairs, self.pairs_of_arrangement = pairs, pairs_of_arrangement
-        self._pair_rows: dict[tuple[int, int], Indices] = {}
 
     def add_rows(self, values: Floats) -> int:
         """Adds rows, the columns of `values`; returns the number of the first."""
@@ -78,6 +79,8 @@ class StageRows:
             part = self._parts.pop()
             self.pool[:, end - part.shape[1] : end] = part
             end -= part.shape[1]
+        for number, parts in self._seconds.items():
+            self._seconds[number] = [np.concatenate(parts, axis=1)]
 
     def ranking(self, grid: DeviceGrid) -> int:
         """The number of the positions of a grid's pipeline ranks."""
@@ -87,54 +90,40 @@ class StageRows:
             self.rankings.append(grid)
         return self._ranking_numbers[key]
 
-    def describe(
-        self, shape: int, arrangements: Indices, rows: Indices, tied: dict[tuple[int, ...], Floats]
-    ) -> None:
-        """Records the rows of the stages of arrangements, of shape (stages, arrangements), and the
-        seconds in which groups of ranks add up gradients."""
-        places = self._place[arrangements]
-        self._rows[shape][:, places] = rows
+    def describe(self, arrangements: Indices, rows: Indices) -> None:
+        """Records the rows of the stages of arrangements, one arrangement after the other."""
+        at, _ = self._stages.of(arrangements)
+        self._rows[at] = rows
+
+    def describe_pairs(self, arrangements: Indices, rows: Indices) -> None:
+        """Records the rows of the overlapped pairs of arrangements that have the same ones, of
+        shape (pairs, arrangements)."""
+        at, _ = self._pairs.of(arrangements)
+        self._rows[at] = rows.T.ravel()
+
+    def tie(self, arrangements: Indices, tied: Mapping[tuple[int, ...], Floats]) -> None:
+        """Records the seconds in which groups of ranks add up gradients in arrangements."""
         number = self._tied.setdefault(tuple(tied), len(self._tied))
         self.tied_of_arrangement[arrangements] = number
         if tied:
-            key = (shape, number)
-            if key not in self._seconds:
-                self._seconds[key] = np.zeros((len(tied), self._rows[shape].shape[1]))
-            self._seconds[key][:, places] = list(tied.values())
-
-    def describe_pairs(self, shape: int, number: int, arrangements: Indices, rows: Indices) -> None:
-        """Records the rows of the overlapped pairs of arrangements with the set `number` of pairs,
-        of shape (pairs, arrangements)."""
-        key = (shape, number)
-        if key not in self._pair_rows:
-            self._pair_rows[key] = np.zeros((len(rows), self._rows[shape].shape[1]), np.int64)
-        self._pair_rows[key][:, self._place[arrangements]] = rows
+            parts = self._seconds.setdefault(number, [])
+            first = sum(part.shape[1] for part in parts)
+            self._place[arrangements] = first + np.arange(len(arrangements))
+            parts.append(np.array([*tied.values()]))
 
     def group(self, arrangements: Indices) -> ArrangementGroup:
         """The arrangements of plans, all of one shape, with the same overlapped pairs and the same
         groups of ranks that add up gradients."""
-        shape, number = (
-            self.arrangements.shape[arrangements[0]],
-            int(self.tied_of_arrangement[arrangements[0]]),
-        )
-        places = self._place[arrangements]
-        between = next(ranks for ranks, each in self._tied.items() if each == number)
-        seconds = self._seconds[int(shape), number][:, places] if between else ()
-        rows, pairs = (
-            self._rows[shape][:, places].astype(np.int64),
-            self.pairs_of_arrangement[arrangements[0]],
-        )
-        if pairs != NO_PAIRS and (int(shape), int(pairs)) in self._pair_rows:
-            rows = np.concatenate([rows, self._pair_rows[int(shape), int(pairs)][:, places]])
+        one = int(arrangements[0])
+        rows = np.arange(int(self._stages.count[one] + self._pairs.count[one]))
+        number = int(self.tied_of_arrangement[one])
+        between = list(self._tied)[number]
+        seconds = self._seconds[number][0][:, self._place[arrangements]] if between else ()
         return ArrangementGroup(
-            rows,
+            self._rows[self._stages.first[arrangements] + rows[:, None]].astype(np.int64),
             self.ranking_of_arrangement[arrangements],
             dict(zip(between, seconds, strict=True)),
         )
-
-
-def _num_stages(ranks: StagesOfRanks) -> int:
-    return 1 + max(stage for own in ranks for stage in own)
 
 
 __all__ = ["NO_PAIRS", "Shape", "StageRows"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distir.simulation.pipeline.waves import Floats, Index, Ints, WavePart, WaveProgram
+from distir.simulation.pipeline.waves import Floats, Index, Ints, WavePart, WavePiece, WaveProgram
 
 NO_CHANGE = 1e9
 """A number of repeats that stands for never: larger than any schedule has."""
@@ -14,6 +14,10 @@ NO_CHANGE = 1e9
 CROSSED_BY_ROUNDING = 2.0**-30
 """Number of repeats: a lead that seems to have ended no longer ago than this still counts as a
 lead, as rounding may have ended it."""
+
+
+COSTS_AT_ONCE = 1 << 15
+"""Costs of actions, over all plans, that are looked up together: they should stay in the cache."""
 
 
 @dataclass(slots=True)
@@ -76,58 +80,79 @@ def walk(
     watch: BlockWatch | None = None,
 ) -> None:
     """Runs the waves of a part. `watch` records starts and leads, if it is given."""
+    for piece in part.pieces(max(1, COSTS_AT_ONCE // block.state.shape[1])):
+        _walk(block, piece, read_slots, sent_slots, goes_on, watch)
+
+
+def _walk(
+    block: PlanBlock,
+    piece: WavePiece,
+    read_slots: Ints,
+    sent_slots: Ints,
+    goes_on: bool,
+    watch: BlockWatch | None,
+) -> None:
+    """Runs the waves of a piece of a part."""
     free, links, arrived, left = block.free, block.links, block.arrived, block.left
-    seconds, transfers, state = block.seconds, block.transfers, block.state
+    state, for_stage = block.state, block.waits
     ranks, queues = block.program.ranks, block.program.queues
-    for_stage = block.waits
-    for wave in part.waves:
-        now = free[wave.ranks]
-        if wave.reading:
-            slots = read_slots[wave.read]
-            before = now[: wave.reading]
+    seconds = block.seconds.take(piece.costs, axis=0)
+    arriving = None if queues else block.transfers.take(piece.read_costs, axis=0)
+    leaving = None if goes_on and not queues else block.transfers.take(piece.sent_costs, axis=0)
+    begun = read = sent = 0
+    for own, readers, reading, to_read, senders, sending, to_send, on, first, last in piece.waves:
+        now = free[own]
+        if reading:
+            slots = read_slots[to_read]
+            before = now[:reading]
             moving = left.take(slots, axis=0)
-            for i, rank in wave.first:
-                if i < wave.reading:
+            for i, rank in first:
+                if i < reading:
                     state[3 * ranks + rank] = -moving[i]  # the start is added below
-            if queues:
+            if arriving is None:
                 begin = arrived.take(slots, axis=0)
             else:
-                begin = moving + transfers[wave.read_costs]
+                begin = moving + arriving[read : read + reading]
+                read += reading
             if watch is not None:
                 watch.see(moving, before)
                 watch.see(begin, before)
             np.maximum(moving, before, out=moving)
             moving -= before
-            for_stage[wave.readers] += moving
+            for_stage[readers] += moving
             np.maximum(begin, before, out=before)
-        for i, rank in wave.first:
+        for i, rank in first:
             state[2 * ranks + rank] = now[i]
-            if i < wave.reading:
+            if i < reading:
                 state[3 * ranks + rank] += now[i]
-        for i, row in wave.last:
+        for i, row in last:
             state[row] = now[i]
         if watch is not None:
-            watch.starts[wave.ranks] += now
-        now += seconds[wave.costs]
-        if not isinstance(wave.ranks, slice):
-            free[wave.ranks] = now
-        if wave.sending.stop:
-            end = now[wave.sending]
-            slots = sent_slots[wave.sent]
+            watch.starts[own] += now
+        now += seconds[begun : begun + len(now)]
+        begun += len(now)
+        if not isinstance(own, slice):
+            free[own] = now
+        if sending.stop:
+            end = now[sending]
+            slots = sent_slots[to_send]
             left[slots] = end
-            if not queues:
-                if not goes_on:
-                    free[wave.senders] = end + transfers[wave.sent_costs]
+            if leaving is None:
                 continue
-            there = links[wave.links]
+            took = leaving[sent : sent + len(end)]
+            sent += len(end)
+            if not queues:
+                free[senders] = end + took
+                continue
+            there = links[on]
             if watch is not None:
                 watch.see(there, end)
             there = np.maximum(there, end)
-            there += transfers[wave.sent_costs]
-            links[wave.links] = there
+            there += took
+            links[on] = there
             arrived[slots] = there
             if not goes_on:
-                free[wave.senders] = there
+                free[senders] = there
 
 
 class BlockWatch:

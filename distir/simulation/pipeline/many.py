@@ -10,7 +10,7 @@ other, every action is an operation of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import chain
 from typing import TypeAlias
@@ -45,6 +45,12 @@ class PipelineColumns:
     """Shape (stages of all ranks, plans), one rank after the other: the start of the action that
     completes the stage's gradients; 0 if there is no such action."""
 
+    @classmethod
+    def joined(cls, several: Sequence[PipelineColumns]) -> PipelineColumns:
+        """The plans of all, one after the other."""
+        names = [each.name for each in fields(cls)]
+        return cls(*(np.concatenate([getattr(own, n) for own in several], axis=1) for n in names))
+
 
 Program: TypeAlias = Phases | WaveProgram | None
 """How a schedule is run: as phases, as waves, or (None) action by action."""
@@ -73,7 +79,37 @@ def run_alike_columns(
 ) -> PipelineColumns:
     """Runs many plans whose schedules may run together (see `alike_schedules`). `which`, of shape
     (plans,), has the number of each plan's schedule; the rest is as in `run_pipeline_columns`."""
-    return _columns(schedules, which, seconds, transfers, goes_on)
+    busy = _busy_seconds(schedules, which, seconds)
+    return _columns(schedules, which, seconds, transfers, busy, goes_on)
+
+
+def run_adjacent_columns(
+    schedules: Sequence[CompiledSchedule],
+    which: Ints,
+    seconds: Floats,
+    transfers: Floats,
+    *,
+    goes_on: bool = True,
+) -> PipelineColumns:
+    """Runs many plans whose schedules have the same stages on the same ranks, and the same
+    overlapped pairs. `which` is as in `run_alike_columns`, and ascends; schedules that may run
+    together are adjacent."""
+    busy = _busy_seconds(schedules, which, seconds)
+    alike = alike_schedules(schedules)
+    ends = np.searchsorted(which, [1 + own[-1] for own in alike]).tolist()
+    found = [
+        _columns(
+            [schedules[number] for number in own],
+            which[begin:end] - own[0],
+            seconds[:, begin:end],
+            transfers[:, begin:end],
+            busy[:, begin:end],
+            goes_on,
+        )
+        for own, begin, end in zip(alike, [0, *ends[:-1]], ends, strict=True)
+        if begin < end
+    ]
+    return found[0] if len(found) == 1 else PipelineColumns.joined(found)
 
 
 def alike_schedules(schedules: Sequence[CompiledSchedule]) -> list[list[int]]:
@@ -90,8 +126,11 @@ def _columns(
     which: Ints,
     seconds: Floats,
     transfers: Floats,
+    busy: Floats,
     goes_on: bool,
 ) -> PipelineColumns:
+    """See `run_alike_columns`. `busy` are the seconds of all actions of each rank, of shape (ranks,
+    plans)."""
     ways = [_how(each) for each in schedules]
     first, program = schedules[0], ways[0][0]
     if program is None:
@@ -104,7 +143,7 @@ def _columns(
     kept = run_program(program, times, seconds, transfers, goes_on)
     ranks, rows = program.ranks, seconds.shape[1]
     end, for_stage, begin, moving = kept[: 4 * ranks].reshape(4, ranks, rows)
-    for_transfer = end - for_stage - _busy_seconds(schedules, which, seconds)
+    for_transfer = end - for_stage - busy
     for_transfer[for_transfer < NO_WAIT * end] = 0.0
     return PipelineColumns(end, for_transfer, for_stage, begin, moving, kept[4 * ranks :])
 
@@ -213,6 +252,7 @@ def _one_by_one(
 __all__ = [
     "PipelineColumns",
     "alike_schedules",
+    "run_adjacent_columns",
     "run_alike_columns",
     "run_pipeline_columns",
 ]

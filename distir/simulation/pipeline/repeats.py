@@ -63,8 +63,9 @@ def run_program(
         quick = transfers[sent].max(axis=0) <= seconds[program.sending_costs].min(axis=0)
     else:
         quick = np.ones(seconds.shape[1], np.bool_)
-    if quick.all():
-        return _run_program(program.without_queues(), times, seconds, transfers, goes_on)
+    for every, own in ((quick, program.without_queues()), (~quick, program)):
+        if every.all():
+            return _run_program(own, times, seconds, transfers, goes_on)
     found = np.empty((program.kept, len(quick)))
     for own, some in ((program.without_queues(), quick), (program, ~quick)):
         found[:, some] = _run_program(

@@ -6,7 +6,7 @@ all plans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import NamedTuple, TypeAlias
@@ -32,36 +32,68 @@ class Wave(NamedTuple):
     waves, so they are made as tuples are."""
 
     ranks: Index
-    costs: Index
     readers: Index
     reading: int
     """The number of actions that read a message."""
     read: slice
-    read_costs: Index
-    """Positions in `WaveProgram.sent_costs` of the passes that send the messages."""
     senders: Index
     sending: slice
     sent: slice
     links: Index
-    sent_costs: Index
     first: tuple[tuple[int, int], ...]
     """For actions that are the first of a rank: their positions in the wave, and the ranks."""
     last: tuple[tuple[int, int], ...]
     """For actions that complete gradients: their positions in the wave, and rows of the state."""
 
 
+class WavePiece(NamedTuple):
+    """Consecutive waves of a part, whose costs are looked up together."""
+
+    waves: tuple[Wave, ...]
+    costs: Ints
+    """Positions in `WaveProgram.costs` of the actions, one wave after the other."""
+    read_costs: Ints
+    """Positions in `WaveProgram.sent_costs` of the passes that send the messages that are read."""
+    sent_costs: Ints
+    """Positions there of the passes that send messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class WavePart:
     """Consecutive waves, with the slots of the messages that they read and send."""
 
-    waves: tuple[Wave, ...]
+    whole: WavePiece
     read: Ints
     sent: Ints
     busiest: int
     """The number of actions on the rank that has most."""
-    actions: int
+    ends: Ints
+    """The number of actions up to the end of each wave."""
     last: Ints
     """Rows of the state with the starts of the actions that complete gradients."""
+
+    @property
+    def actions(self) -> int:
+        """The number of actions."""
+        return len(self.whole.costs)
+
+    def pieces(self, most: int) -> Iterator[WavePiece]:
+        """The waves, in pieces with about so many actions."""
+        if self.actions <= most:
+            yield self.whole
+            return
+        waves, costs, read_costs, sent_costs = self.whole
+        borders = np.searchsorted(self.ends, np.arange(most, self.actions, most), "right")
+        different = sorted({0, *borders.tolist(), len(waves)})
+        begins = [0, *self.ends.tolist()]
+        for begin, end in pairwise(different):
+            first, last = waves[begin], waves[end - 1]
+            yield WavePiece(
+                waves[begin:end],
+                costs[begins[begin] : begins[end]],
+                read_costs[first.read.start : last.read.stop],
+                sent_costs[first.sent.start : last.sent.stop],
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +224,20 @@ class _Builder:
         none = np.zeros(len(self.rings), np.int64)
         read, sent = self._turns(own, none)
         ranks = self.actions.rank[own]
+        actions = self.actions
+        costs = np.searchsorted(self.costs, actions.cost[own])
+        reads, sends = actions.reads[own], actions.sends[own]
         return WavePart(
-            waves=tuple(waves[begin:end]),
+            whole=WavePiece(
+                tuple(waves[begin:end]),
+                costs,
+                self.sent_rows[reads[reads >= 0]],
+                self.sent_rows[sends[sends >= 0]],
+            ),
             read=slots_of(read, 0),
             sent=slots_of(sent, 0),
             busiest=int(np.bincount(ranks, minlength=1).max()),
-            actions=len(ranks),
+            ends=actions.edges[begin + 1 : end + 1] - actions.edges[begin],
             last=np.array([row for wave in waves[begin:end] for _, row in wave.last], np.int64),
         )
 
@@ -246,30 +286,24 @@ class _Builder:
         indices = _indices(
             [
                 (actions.rank, *whole),
-                (np.searchsorted(self.costs, actions.cost), *whole),
                 (actions.rank, *readers),
-                (_of(self.sent_rows, actions.reads), *readers),
                 (actions.rank, *senders),
                 (_of(link, actions.sends), *senders),
-                (_of(self.sent_rows, actions.sends), *senders),
             ]
         )
-        ranks, costs, readers, read_costs, senders, links, sent_costs = indices
+        ranks, readers, senders, links = indices
         first, last = np.flatnonzero(actions.first), np.flatnonzero(actions.last)
         return list(
             map(
                 Wave,
                 ranks,
-                costs,
                 readers,
                 reading.tolist(),
                 self._next(reading),
-                read_costs,
                 senders,
                 _slices(first_sender, sending),
                 self._next(sending),
                 links,
-                sent_costs,
                 self._in_waves(first, actions.rank[first]),
                 self._in_waves(last, self._last_rows(last)),
             )
@@ -359,6 +393,7 @@ __all__ = [
     "RepeatedPart",
     "Wave",
     "WavePart",
+    "WavePiece",
     "WaveProgram",
     "find_program",
     "slots_of",

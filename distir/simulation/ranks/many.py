@@ -1,5 +1,5 @@
-"""An iteration of the ranks of many plans with schedules that are alike, as `ranks` has it of one
-plan."""
+"""An iteration of the ranks of many plans, whose ranks hold the same stages, as `one.py` has it of
+one plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distir.schedules import (
     PAIR,
     WEIGHT_PART,
 )
-from distir.simulation.pipeline.many import run_alike_columns
+from distir.simulation.pipeline.many import alike_schedules, run_adjacent_columns
 from distir.simulation.pricing.instructions import Pricing
 from distir.simulation.pricing.stage_table import ROW, StageTable, distinct_columns
 from distir.simulation.pricing.stages import StagePricer
@@ -92,6 +92,26 @@ class _Stages:
         return self._table.values[ROW[name]].take(self._rows)
 
 
+def schedules_together(schedules: Sequence[CompiledSchedule]) -> list[list[int]]:
+    """Groups of schedules, by their numbers, whose iterations are computed together: of a group,
+    ranks hold the same stages, begin with the same one, have the same kinds of action and
+    overlapped pairs, complete gradients in the same order, and send to the same ranks. Those that
+    run together (`alike_schedules`) are adjacent."""
+    groups: dict[object, list[int]] = {}
+    for alike in alike_schedules(schedules):
+        compiled = schedules[alike[0]]
+        key = (
+            compiled.stages_of_ranks,
+            compiled.first_stages,
+            _kinds(compiled),
+            compiled.pairs,
+            compiled.completing,
+            tuple(sorted(compiled.routes.items())),
+        )
+        groups.setdefault(key, []).extend(alike)
+    return list(groups.values())
+
+
 def iterations(
     pricer: StagePricer,
     schedules: Sequence[CompiledSchedule],
@@ -102,7 +122,7 @@ def iterations(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per plan the seconds of an iteration, the bytes of the fullest rank, and of the seconds those
     that ranks wait for each other and for messages, on average. `which` of the schedules, which are
-    alike, each plan has; it ascends."""
+    together (`schedules_together`), each plan has; it ascends."""
     compiled = schedules[0]
     training = pricer.workload.training
     stages, own = _Stages(table, group.rows), _Own(compiled)
@@ -209,12 +229,14 @@ def _time(
         which[None].astype(np.int32),
     ]
     kept, place = distinct_columns(np.concatenate(lengths))
+    order = np.argsort(which[kept], kind="stable")
+    kept, place = kept[order], np.argsort(order)[place]
     some = group.some(kept)
     stages, ways = _Stages(table, some.rows), _Ways(compiled, levels, some)
     seconds = np.zeros((len(some.rows), COST_KINDS, len(kept)))
     for kind in kinds:
         seconds[:, kind] = stages(f"seconds {kind}")
-    found = run_alike_columns(
+    found = run_adjacent_columns(
         schedules,
         which[kept],
         seconds.reshape(-1, len(kept)),
@@ -468,4 +490,5 @@ __all__ = [
     "StageTable",
     "host_bytes",
     "iterations",
+    "schedules_together",
 ]
