@@ -15,7 +15,7 @@ import distir
 from distir import Strategy, Workload
 from distir.arguments import checked
 from distir.cost import Cluster
-from distir.errors import ArgumentError, DistirError
+from distir.errors import ArgumentError, DistirError, StrategyError
 
 MODEL = "mlp-xs"
 
@@ -163,3 +163,11 @@ def test_numbers_and_paths_of_other_libraries_are_taken_for_pythons(tmp_path: Pa
         "gpt2", "dgx-a100", devices=cast("Any", np.int64(8)), space=cast("Any", _Place(space))
     )
     assert found.best is not None
+
+
+def test_numbers_of_numpy_are_numbers_of_a_strategy() -> None:
+    made = Strategy(dp=cast("Any", np.int64(2)), microbatches=cast("Any", np.int32(4)))
+    assert made == Strategy(dp=2, microbatches=4)
+    assert type(made.dp) is int
+    with pytest.raises(StrategyError, match="dp is"):
+        Strategy(dp=cast("Any", np.float64(2.5)))

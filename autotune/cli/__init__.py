@@ -107,8 +107,23 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit status: 0 done, 1 broken off, 2 bad input, 130
     interrupted."""
-    if sys.stderr is None:  # it was closed: what is said there is for nobody
-        sys.stderr = pathlib.Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  as long as Python
+    with _stderr_to_write_to():
+        return _ended(argv)
+
+
+@contextlib.contextmanager
+def _stderr_to_write_to() -> Generator[None, None, None]:
+    """While this lasts, what is said on stderr goes nowhere if that was closed."""
+    if sys.stderr is not None:
+        yield
+        return
+    nowhere = pathlib.Path(os.devnull)
+    with nowhere.open("w", encoding="utf-8") as file, contextlib.redirect_stderr(file):
+        yield
+
+
+def _ended(argv: Sequence[str] | None) -> int:
+    """The exit status of a command line; see `main`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             # A sign that the terminal does not have is shown as a question mark.

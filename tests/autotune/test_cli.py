@@ -18,6 +18,7 @@ from autotune.problem import Problem
 from autotune.questions.compare import Contest, contest
 from autotune.testing import ToySimulator, ToyWorkload, toy_problem
 from distir.strategy import Strategy
+from tests.command_line import json_of, refused
 
 HEAVY = ("numpy", "onnx", "optuna", "mlflow", "sklearn", "pandas", "rich")
 
@@ -41,20 +42,6 @@ def toy_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(autotune.problem, "load_problem", load)
     monkeypatch.chdir(tmp_path)
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json", "-"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line of an error."""
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.mark.slow(seconds=2)

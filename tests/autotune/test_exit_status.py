@@ -82,6 +82,18 @@ def test_an_interrupt_is_status_130(
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("model", "expected"), [("mlp-xs", 0), ("no-such-model", 2)])
+def test_a_closed_stderr_loses_nothing(
+    model: str,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert status("simulate", "--model", model, "--devices", "2", "--dp", "2") == expected
+    assert ("iteration" in capsys.readouterr().out) == (expected == 0)
+
+
 def test_a_closed_stdout_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed:
         encoding = "utf-8"

@@ -151,7 +151,7 @@ def test_the_direction_of_a_plug_in_is_that_of_its_first_metric(
     def two(strategy: Strategy) -> dict[str, float]:
         return {"speed": float(strategy.dp), "bytes": float(strategy.tp)}
 
-    two.direction = stated  # type: ignore[attr-defined]
+    cast("Any", two).direction = stated
     search = Search(objective=two, objectives="speed,bytes", sampler="grid", isolate=False)
     found = solve(toy_problem(), search)
     assert [aim.maximize for aim in found.objective.aims] == [maximized, False]

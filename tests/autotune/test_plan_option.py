@@ -94,6 +94,7 @@ def test_another_version_is_refused_in_one_line(
     old = tmp_path / "old.plan"
     old.write_text(file.read_text().replace(VERSION, "plan 0", 1))
     said = refused(capsys, command, "--plan", str(old))
+    assert str(old) in said
     assert "plan 0" in said
     assert VERSION in said
 

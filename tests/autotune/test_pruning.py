@@ -108,9 +108,12 @@ def test_a_larger_value_is_kept_where_larger_is_better() -> None:
     assert [each.state for each in down.trials] == [each.state for each in up.trials]
 
 
-@pytest.mark.parametrize(("step", "value"), [(-1, 1.0), (0, float("nan")), (0, float("inf"))])
-def test_what_is_no_step_or_no_value_fails_the_trial(step: int, value: float) -> None:
-    def wrong(strategy: Strategy, report: Callable[[int, float], None]) -> float:
+@pytest.mark.parametrize(
+    ("step", "value"),
+    [(-1, 1.0), (0, float("nan")), (0, float("inf")), ("a", 1.0), (0, "b"), (None, 1.0)],
+)
+def test_what_is_no_step_or_no_value_fails_the_trial(step: Any, value: Any) -> None:
+    def wrong(strategy: Strategy, report: Callable[[Any, Any], None]) -> float:
         report(step, value)
         return final(strategy)
 

@@ -16,7 +16,7 @@ from distir.factoring import ExpertFactors
 from distir.schedules import find_schedule
 from distir.schedules.core.schedule import format_schedule
 from distir.strategy import Strategy
-from tests.launch.command_line import json_of, refused
+from tests.command_line import json_of, refused
 
 MODEL = ["--model", "gpt2", "--cluster", "hgx-h100", "--batch-size", "32"]
 PLAN = ["--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "4", "--zero", "1"]

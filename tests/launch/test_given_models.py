@@ -9,7 +9,7 @@ import pytest
 from autotune.launch import TARGETS
 from autotune.launch.facts import TEXT, read_by
 from distir.ir import DType, TensorType, Value
-from tests.launch.command_line import json_of, refused
+from tests.command_line import json_of, refused
 
 CLUSTER = ("--cluster", "hgx-h100")
 OWN = """
