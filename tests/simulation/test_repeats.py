@@ -14,6 +14,8 @@ from distir.simulation.pricing.repeats import (
     RepeatedBlocks,
     Uneven,
     any_left,
+    copies_in,
+    is_in_all,
     joined,
     mapped,
     repeated_blocks,
@@ -81,7 +83,7 @@ def ends(blocks: Sequence[str]) -> list[str]:
 
 
 several = st.lists(
-    st.tuples(patterns, st.lists(st.integers(1, 5), min_size=3, max_size=3)), min_size=1, max_size=3
+    st.tuples(patterns, st.lists(st.integers(0, 5), min_size=3, max_size=3)), min_size=1, max_size=4
 )
 
 
@@ -116,10 +118,35 @@ def test_stages_with_one_copy_and_with_several_are_together_where_all_copies_are
     assert found.value.where.tolist() == [False, True]
 
 
+def test_stages_without_a_pattern_are_together_with_others_where_that_changes_no_other_block() -> (
+    None
+):
+    counts = np.array([0.0, 2.0, 5.0])
+    chain = [(("a",), 1), (("b",), counts), (("c",), 1)]
+    _, (pattern, found), _ = mapped(chain, list)
+    assert (pattern, found.tolist()) == (("b",), [0.0, 2.0, 5.0])
+    with pytest.raises(Uneven) as without:
+        mapped(chain, followed)
+    assert without.value.where.tolist() in ([True, False, False], [False, True, True])
+
+
+def followed(blocks: Sequence[str]) -> list[str]:
+    """Every block, and the one behind it."""
+    return [f"{a}>{b}" for a, b in zip(blocks, [*blocks[1:], ""], strict=True)]
+
+
 def test_equal_patterns_in_a_row_are_one() -> None:
     (first, count), last = joined([(("a",), 1), (("a",), np.array([0.0, 2.0])), (("b",), 1)])
     assert (first, last) == (("a",), (("b",), 1))
     assert count.tolist() == [1.0, 3.0]
+
+
+def test_copies_are_those_of_the_stages_that_are_asked_for() -> None:
+    copies, last = np.array([1.0, 0.0, 2.0]), np.array([2])
+    assert copies_in(copies, last).tolist() == [2.0]
+    assert copies_in(copies, None) is copies
+    assert copies_in(4, last) == 4
+    assert [is_in_all(each) for each in (copies, copies[::2], 1, 0)] == [False, True, True, False]
 
 
 def test_patterns_that_end_in_some_stages_only_are_uneven() -> None:

@@ -3,8 +3,9 @@ patterns come are priced together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ _Kinds = NDArray[np.uint8]
 _Form = tuple[tuple[int, ...], ...]
 """The patterns of blocks of a stage, however often each of them comes."""
 
+_Copies = tuple[int, tuple[int, ...]]
+"""The number of a stage, and how often each pattern of its form comes in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class _AlikeRows:
@@ -40,6 +44,12 @@ class _AlikeRows:
     """The actions for which they are wanted."""
     counts: Floats
     """The numbers of copies of patterns, of shape (patterns, rows)."""
+
+    @property
+    def acting(self) -> dict[int, Indices]:
+        """By cost kind, the positions of the rows that are wanted for such actions, if any is."""
+        both = ((kind, np.flatnonzero(self.cost_kinds >> kind & 1)) for kind in range(COST_KINDS))
+        return {kind: own for kind, own in both if len(own)}
 
     def taken(self, where: Flags) -> _AlikeRows:
         """Those of them that are marked."""
@@ -58,7 +68,7 @@ class PassRows:
         self._num_sizes = priced.num_sizes
         self._blocks = every.blocks
         alike = _by_form(every.stages)
-        order = np.array([number for own in alike.values() for number in own], np.int64)
+        order = np.array([number for own in alike.values() for number, _ in own], np.int64)
         ordered = cost_kinds[order]
         wanted = ordered > 0
         self.row_of = np.empty(wanted.shape, np.int64)
@@ -73,12 +83,12 @@ class PassRows:
         self._stages: list[tuple[Indices, UnpricedStage]] = []
         kinds, counts = ordered[wanted], wanted.sum(axis=1)
         begin, end = 0, 0
-        for form, numbers in alike.items():
-            own, counts = counts[: len(numbers)], counts[len(numbers) :]
+        for form, stages in alike.items():
+            own, counts = counts[: len(stages)], counts[len(stages) :]
             begin, end = end, end + int(own.sum())
             some = slice(begin, end)
-            copies = [[count for _, count in every.stages[number]] for number in numbers]
-            of_rows = np.repeat(np.array(copies, np.float64).T, own, axis=1)
+            copies = np.array([each for _, each in stages], np.float64)
+            of_rows = np.repeat(copies.T, own, axis=1)
             rows = np.arange(begin, end, dtype=np.int64)
             self._add(form, _AlikeRows(rows, self.size[some], kinds[some], of_rows))
         self._fill_memory()
@@ -101,10 +111,10 @@ class PassRows:
             (tuple([self._blocks[number] for number in pattern]), counts)
             for pattern, counts in zip(form, alike.counts, strict=True)
         ]
-        wanted = int(np.bitwise_or.reduce(alike.cost_kinds))
-        cost_kinds = [kind for kind in range(COST_KINDS) if wanted >> kind & 1]
+        acting = alike.acting
+        some = {kind: own for kind, own in acting.items() if len(own) < len(alike.rows)}
         try:
-            stage = self._pricer.unpriced_stage(blocks, self._pricing, cost_kinds, alike.sizes)
+            stage = self._pricer.unpriced_stage(blocks, self._pricing, acting, alike.sizes, some)
         except Uneven as uneven:
             for where in (uneven.where, ~uneven.where):
                 self._add(form, alike.taken(where))
@@ -119,7 +129,9 @@ class PassRows:
         """Fills in what actions hold."""
         for kind in range(COST_KINDS):
             own = [
-                (rows, stage.memory[kind]) for rows, stage in self._stages if kind in stage.memory
+                (_acting(rows, stage, kind), stage.turns(kind))
+                for rows, stage in self._stages
+                if kind in stage.memory
             ]
             if own:
                 rows = np.concatenate([rows for rows, _ in own])
@@ -153,10 +165,10 @@ class PassRows:
         """The rows, as columns, given what the chains of `stages` cost, by cost kind."""
         values = self._values
         for kind, found in enumerate(columns):
-            own = [rows for rows, stage in self._stages if kind in stage.actions]
-            if not own:
+            having = [each for each in self._stages if kind in each[1].actions]
+            if not having:
                 continue
-            rows = np.concatenate(own)
+            rows = np.concatenate([_acting(*each, kind) for each in having])
             values[ROW[f"seconds {kind}"], rows] = found.seconds
             values[ROW[f"exposed {kind}"], rows] = found.waited
             if kind in COMPLETING:
@@ -169,13 +181,44 @@ class PassRows:
         return values
 
 
-def _by_form(stages: Sequence[NumberedBlocks]) -> dict[_Form, list[int]]:
-    """The numbers of stages by what they have in common if they differ only in the numbers of
-    copies of patterns."""
-    found: dict[_Form, list[int]] = {}
+def _acting(rows: Indices, stage: UnpricedStage, kind: int) -> Indices:
+    """Those of the rows of stages that have actions of a cost kind."""
+    which = stage.acting.get(kind)
+    return rows if which is None else rows[which]
+
+
+def _by_form(stages: Sequence[NumberedBlocks]) -> dict[_Form, list[_Copies]]:
+    """The stages by what they have in common if they differ only in the numbers of copies of
+    patterns. Where some have several copies of a pattern inside, others may have none."""
+    found: dict[_Form, list[_Copies]] = {}
     for number, blocks in enumerate(stages):
-        found.setdefault(tuple([pattern for pattern, _ in blocks]), []).append(number)
+        form, counts = zip(*blocks, strict=True)
+        found.setdefault(form, []).append((number, counts))
+    for form in sorted(found, key=len, reverse=True):
+        if form in found:
+            for missing in _may_miss(found[form]):
+                less = tuple([each for place, each in enumerate(form) if place not in missing])
+                found[form] += [
+                    (number, _with_none(counts, missing)) for number, counts in found.pop(less, ())
+                ]
     return found
+
+
+def _may_miss(alike: Sequence[_Copies]) -> Iterator[tuple[int, ...]]:
+    """The places of patterns that others may miss, one or two, where these stages have several
+    copies inside."""
+    most = [max(copies) for copies in zip(*(counts for _, counts in alike), strict=True)]
+    inside = [place for place in range(1, len(most) - 1) if most[place] > 1]
+    for few in (1, 2):
+        yield from combinations(inside, few)
+
+
+def _with_none(counts: tuple[int, ...], missing: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of copies, with none at the places that are missing."""
+    found = list(counts)
+    for place in missing:  # ascending
+        found.insert(place, 0)
+    return tuple(found)
 
 
 def _sent_forward(program: BlockProgram) -> tuple[float, tuple[str, ...]]:

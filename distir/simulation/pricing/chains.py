@@ -289,7 +289,7 @@ class BlockChain:
 
     patterns: Sequence[tuple[PassPattern, Count]]
     """Repeated patterns of passes, at least one copy each. A number of copies may be an array with
-    one number per chain."""
+    one number per chain, of which some may be 0."""
     size_numbers: Indices | None = None
     """Of each chain the number of its program size; None: one chain per size, in order."""
 

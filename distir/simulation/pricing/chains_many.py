@@ -205,14 +205,32 @@ class _Run:
         return self._found()
 
     def _wait(self, start: Start, chains: Sequence[_Waiting]) -> None:
-        """Has chains wait for their next steps."""
+        """Has chains wait for their next steps, or for those after them that come in them."""
         repeated = [(steps, columns) for steps, columns in chains if not steps.is_single]
         if repeated:
             columns = _joined([own for _, own in repeated])
             widths = [len(own) for _, own in repeated]
             rows = np.array([steps.repeated - 1 for steps, _ in repeated]).repeat(widths)
-            self._copies.begin(columns, self._counts[rows, columns])
+            counts = self._counts[rows, columns]
+            if not counts.all():
+                some = counts > 0
+                none, those = _parted(repeated, some)
+                single = [each for each in chains if each[0].is_single]
+                self._wait(start, [*single, *those])
+                self._behind(start, none)
+                return
+            self._copies.begin(columns, counts)
         self._queue.add(start, chains)
+
+    def _behind(self, start: Start, chains: Sequence[_Waiting]) -> None:
+        """Has chains wait for the steps after their next ones; or they end."""
+        to_come = [(steps.rest, own) for steps, own in chains if steps.rest is not None]
+        if to_come:
+            self._wait(start, to_come)
+        if len(to_come) < len(chains):
+            columns = _joined([own for steps, own in chains if steps.rest is None])
+            free = self._progress.of(columns, start).times[: len(start.streams)]
+            self._tail[columns] = np.maximum.reduce(free, axis=0, initial=0.0)
 
     def _go_on(self, pattern: Pattern, start: Start, chains: Sequence[_Waiting]) -> None:
         """Schedules the next step of chains, or a copy of it."""
@@ -230,11 +248,7 @@ class _Run:
             chains, going = _parted(chains, left)
             self._queue.add(after.start, going)
         self._progress.put(columns, after)
-        to_come = [(steps.rest, own) for steps, own in chains if steps.rest is not None]
-        self._wait(after.start, to_come)
-        if len(to_come) < len(chains):
-            free = after.times[: len(after.start.streams)]
-            self._tail[columns] = np.maximum.reduce(free, axis=0, initial=0.0)
+        self._behind(after.start, chains)
 
     def _found(self) -> ChainColumns:
         """What all chains cost; they last no less than their `link_seconds`."""

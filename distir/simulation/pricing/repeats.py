@@ -6,12 +6,13 @@ fourth layer differs, it has four blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from distir.arrays import Flags
+from distir.arrays import Flags, Floats, Indices
 
 _Block = TypeVar("_Block")
 _Pattern = TypeVar("_Pattern")
@@ -80,26 +81,52 @@ def mapped(
     block directly before its block and on the one directly after it, on each by itself, and on no
     others. So the function is asked about at most three copies of each pattern: the first, one in
     between, and the last. Those in between may be none in some stages. Raises `Uneven` where some
-    stages have one copy and others several, unless all copies are alike.
+    stages have one copy and others several, unless all copies are alike; and where some have none,
+    unless the other blocks are as they are where there are some.
     """
-    copies = [min(_most(count), 3) for _, count in chain]
-    short = [
-        block for (pattern, _), few in zip(chain, copies, strict=True) for block in pattern * few
-    ]
-    results = function(short)
+    extremes = [_extremes(count) for _, count in chain]
+    some = [pattern * min(most, 3) for (pattern, _), (_, most) in zip(chain, extremes, strict=True)]
+    results = iter(function([block for own in some for block in own]))
+    found = [tuple(islice(results, len(own))) for own in some]
     made: list[RepeatedBlocks[_Result]] = []
-    begin = 0
-    for (pattern, count), few in zip(chain, copies, strict=True):
-        size = len(pattern)
-        ends = range(begin + size, begin + size * few + 1, size)
-        patterns = [tuple(results[end - size : end]) for end in ends]
-        begin = ends[-1]
-        if few > 1 and patterns.count(patterns[0]) == few:
-            made.append((patterns[0], count))
-        else:
-            require_even(count - 1)
-            made += zip(patterns, [1, count - 2, 1] if few == 3 else [1] * few, strict=True)
+    for (pattern, count), own in zip(chain, found, strict=True):
+        made += _written_once(
+            [own[at : at + len(pattern)] for at in range(0, len(own), len(pattern))], count
+        )
+    missing = {
+        place: chain[place][1] == 0 for place, (least, _) in enumerate(extremes) if not least
+    }
+    for where, places in _together(missing):
+        left = [place for place in range(len(chain)) if place not in places]
+        others = function([block for place in left for block in some[place]])
+        if list(others) != [each for place in left for each in found[place]]:
+            raise Uneven(where)
     return joined(made)
+
+
+def _written_once(
+    copies: Sequence[tuple[_Result, ...]], count: Count
+) -> list[RepeatedBlocks[_Result]]:
+    """What comes `count` times, given the first copy of it, one in between and the last, or as many
+    as there are. Raises `Uneven`."""
+    if not copies:
+        return []
+    if copies.count(copies[0]) == len(copies):
+        return [(copies[0], count)]
+    require_even(count)
+    require_even(count - 1)
+    return list(zip(copies, [1, count - 2, 1] if len(copies) == 3 else [1, 1], strict=True))
+
+
+def _together(missing: Mapping[int, Flags]) -> Iterator[tuple[Flags, Sequence[int]]]:
+    """Given by its place the stages from which each pattern is missing that is so from some: the
+    stages from which some patterns are missing together, and no others; and their places."""
+    if not missing:
+        return
+    keys = sum(each.astype(np.int64) << bit for bit, each in enumerate(missing.values()))
+    for key in np.unique(np.asarray(keys)).tolist():
+        if key:
+            yield keys == key, [place for bit, place in enumerate(missing) if key >> bit & 1]
 
 
 def joined(chain: Iterable[tuple[_Pattern, Count]]) -> list[tuple[_Pattern, Count]]:
@@ -113,14 +140,28 @@ def joined(chain: Iterable[tuple[_Pattern, Count]]) -> list[tuple[_Pattern, Coun
     return found
 
 
-def _most(copies: Count) -> int:
-    """The largest number of copies in any stage."""
-    return copies if isinstance(copies, int) else int(np.maximum.reduce(copies))
+def _extremes(copies: Count) -> tuple[int, int]:
+    """The smallest and the largest number of copies in any stage."""
+    if isinstance(copies, int):
+        return copies, copies
+    return int(np.minimum.reduce(copies)), int(np.maximum.reduce(copies))
+
+
+def copies_in(copies: Count, which: Indices | None) -> Count:
+    """The numbers of copies in some of the stages; None: in all."""
+    if which is None or not isinstance(copies, np.ndarray):
+        return copies
+    return cast("Floats", copies)[which]
 
 
 def any_left(copies: Count) -> bool:
     """Whether copies of a pattern are left in any stage."""
     return bool((copies > 0).any()) if isinstance(copies, np.ndarray) else copies > 0
+
+
+def is_in_all(copies: Count) -> bool:
+    """Whether there are copies of a pattern in all stages."""
+    return bool(copies.all()) if isinstance(copies, np.ndarray) else copies > 0
 
 
 def require_even(copies: Count) -> None:
@@ -136,6 +177,8 @@ __all__ = [
     "RepeatedBlocks",
     "Uneven",
     "any_left",
+    "copies_in",
+    "is_in_all",
     "joined",
     "mapped",
     "repeated_blocks",

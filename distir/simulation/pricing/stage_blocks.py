@@ -21,9 +21,15 @@ from distir.plan.passes import (
     segment,
 )
 from distir.schedules import COMPLETING, kinds_of_actions
-from distir.simulation.pricing.chains import Pass, PassPattern
+from distir.simulation.pricing.chains import Pass, PassPattern, exact_streams
 from distir.simulation.pricing.known_passes import KnownPasses
-from distir.simulation.pricing.repeats import Count, RepeatedBlocks, joined, require_even
+from distir.simulation.pricing.repeats import (
+    Count,
+    RepeatedBlocks,
+    is_in_all,
+    joined,
+    require_even,
+)
 from distir.simulation.pricing.stage_cost import ActionPattern, ChargedBlock, StepEnd
 from distir.simulation.pricing.step_ends import KnownStepEnds
 
@@ -141,12 +147,12 @@ class KnownStageBlocks:
         self, blocks: Sequence[RepeatedBlocks[StageBlock]], kind: int
     ) -> list[tuple[ActionPattern, Count]]:
         """The blocks of a stage in the order in which actions of a cost kind visit them; patterns
-        that differ only in other actions are one. Raises `Uneven` if a pattern has copies in some
-        stages only."""
+        that differ only in other actions are one. Raises `Uneven` if a pattern that has copies in
+        some stages only decides how passes are scheduled in these (see `exact_streams`)."""
         ordered = reversed(blocks) if is_reversed(kind) else blocks
         found = joined([(self._pattern(pattern, kind), count) for pattern, count in ordered])
-        for _, count in found:
-            require_even(count)
+        if not all([is_in_all(count) for _, count in blocks]):
+            _require_alike(found)
         return found
 
     def _pattern(self, blocks: tuple[StageBlock, ...], kind: int) -> ActionPattern:
@@ -183,6 +189,16 @@ class KnownStageBlocks:
             return tuple(scattering)
         both = zip(scattering, ends, strict=True)
         return tuple([total((own, end.settling_seconds[kind])) for own, end in both])
+
+
+def _require_alike(patterns: Sequence[tuple[ActionPattern, Count]]) -> None:
+    """Raises `Uneven` if patterns that are missing from some stages decide how passes are scheduled
+    in the others."""
+    every = [pattern.passes for pattern, _ in patterns]
+    always = [pattern.passes for pattern, count in patterns if is_in_all(count)]
+    if exact_streams(every) != exact_streams(always):
+        for _, count in patterns:
+            require_even(count)
 
 
 def _around(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from distir.arrays import Indices
@@ -14,7 +14,7 @@ from distir.plan import BlockProgram
 from distir.schedules import COST_KINDS, FORWARD
 from distir.simulation.pricing.chains import BlockChain, PassCost, PassPattern
 from distir.simulation.pricing.memory import MemoryEffect, Turns
-from distir.simulation.pricing.repeats import Count
+from distir.simulation.pricing.repeats import Count, copies_in
 from distir.simulation.pricing.state import StateBytes
 from distir.simulation.pricing.tied import ChargedElsewhere
 
@@ -81,11 +81,23 @@ class UnpricedStage:
     """The program of the last block, which sends to the stage behind."""
     size_numbers: Indices | None
     """See `BlockChain.size_numbers`."""
+    acting: Mapping[int, Indices] = field(default_factory=dict[int, "Indices"])
+    """By cost kind, which of several stages have such actions, if these are not all of them."""
 
     def chain(self, cost_kind: int) -> BlockChain:
-        """The passes of actions of a cost kind."""
-        patterns = [(pattern.passes, count) for pattern, count in self.actions[cost_kind]]
-        return BlockChain(patterns, self.size_numbers)
+        """The passes of actions of a cost kind, in the stages that have such actions."""
+        which = self.acting.get(cost_kind)
+        patterns = [
+            (pattern.passes, copies_in(count, which)) for pattern, count in self.actions[cost_kind]
+        ]
+        sizes = self.size_numbers
+        return BlockChain(patterns, sizes if sizes is None or which is None else sizes[which])
+
+    def turns(self, cost_kind: int) -> Turns:
+        """What is held in turn in actions of a cost kind, in the stages that have such actions."""
+        effects, counts = self.memory[cost_kind]
+        which = self.acting.get(cost_kind)
+        return Turns(effects, [copies_in(count, which) for count in counts])
 
     @property
     def state(self) -> StateBytes:

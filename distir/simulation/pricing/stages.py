@@ -305,6 +305,7 @@ class StagePricer:
         pricing: Pricing,
         cost_kinds: Collection[int],
         size_numbers: Indices | None = None,
+        acting: Mapping[int, Indices] | None = None,
         *,
         waits_for_gathers: bool = True,
     ) -> UnpricedStage:
@@ -316,7 +317,8 @@ class StagePricer:
         said.
 
         If numbers of copies are arrays, they describe several stages, whose program sizes are
-        `size_numbers`. Raises `Uneven` if numbers of copies decide more than sums.
+        `size_numbers`; `acting` says by cost kind which of them have such actions, if these are not
+        all. Raises `Uneven` if numbers of copies decide more than sums.
         """
         splits = not {INPUT_PART, WEIGHT_PART}.isdisjoint(cost_kinds)
 
@@ -331,6 +333,7 @@ class StagePricer:
             first=blocks[0][0][0][0],
             last=blocks[-1][0][-1][0],
             size_numbers=size_numbers,
+            acting=acting or {},
         )
 
     def price(self, stages: Sequence[UnpricedStage], pricing: Pricing) -> list[StageCost]:
