@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from autotune.exhaustive.grid import Grid
 from autotune.exhaustive.outside import Outside
 from autotune.objectives.costs import regret
 from autotune.objectives.objective import Objective
+from autotune.packing import packed, unpacked
 from autotune.problem import Problem
 from autotune.rendering import Shown
 from autotune.study.pareto import Pareto, pareto_of
@@ -61,7 +62,8 @@ class TrackingRecord:
 class TuneResult(Shown):
     """The trials of a study, the best of them, and the comparison with the grid.
 
-    In a notebook it shows itself as a table; `trials`, `best` and `grid` are there for more.
+    In a notebook it shows itself as a table; `trials`, `best` and `grid` are there for more. It can
+    be pickled for other processes with the same version of Python.
     """
 
     problem: Problem
@@ -90,6 +92,11 @@ class TuneResult(Shown):
     """Where the study is kept, if that is not in memory alone."""
     stored: StoredStudy | None = field(default=None, repr=False)
     tracking: TrackingRecord | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the connection to a storage, which other processes have to make themselves.
+        kept = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _unpacked_result, (packed({**kept, "stored": None}),)
 
     def __repr__(self) -> str:
         found = "nothing feasible" if self.best is None else f"best {self.best.label}"
@@ -263,6 +270,10 @@ class TuneResult(Shown):
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         return pd.DataFrame([flat_row(trial, self.problem.batch_size) for trial in self.trials])
+
+
+def _unpacked_result(content: bytes) -> TuneResult:
+    return TuneResult(**unpacked(content))
 
 
 def flat_row(trial: Trial, batch_size: int) -> dict[str, Any]:
