@@ -156,6 +156,14 @@ class TuneResult(Shown):
         return ranked((known | {trial.strategy: trial for trial in self.trials}).values())
 
     @property
+    def _all_to_compare(self) -> Sequence[Trial]:
+        """Feasible plans, each once, that do not become more as trials are made, if there are
+        such: those that a grid keeps."""
+        if self.grid is None:
+            return self.ranked
+        return ranked({trial.strategy: trial for trial in self._compared_with}.values())
+
+    @property
     def _compared_with(self) -> Sequence[Trial]:
         """What was kept of exhaustive or certified search."""
         if self.grid:
@@ -169,15 +177,18 @@ class TuneResult(Shown):
 
     @property
     def as_good(self) -> int | None:
-        """How many other feasible trials are behind the best by less than the errors of such plans
-        differ; None where the metric is no time or rate that a simulator predicts."""
+        """How many other feasible plans are behind the best by less than the errors of such plans
+        differ; None where the metric is no time or rate that a simulator predicts. Those of a grid
+        are counted where there is one, so that trials change nothing."""
         band, best = self.problem.band, self.best
         metric = self.objective.metric
         simulated = find_metric(metric) if self.objective.cheap else None
         if band is None or best is None or simulated is None or not simulated.timed:
             return None
         first, count = best.metric(metric), 0
-        for trial in self.ranked[1:]:
+        for trial in self._all_to_compare:
+            if trial.strategy == best.strategy:
+                continue
             value = trial.metric(metric)
             alike = best.strategy.differs_in_order_alone(trial.strategy)
             count += bool(first and value and not band.separates(first, value, alike=alike))
