@@ -28,6 +28,7 @@ from autotune.exhaustive.chunks import Chunk, evaluated, size_after, stretches
 from autotune.objectives.columns import Evaluations
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective
+from autotune.packing import packed, unpacked
 from autotune.processes import watch_parent
 from autotune.statement import Goal
 from autotune.study.study import Measure
@@ -132,7 +133,7 @@ def _answers(
     problem: Problem, goal: Goal, parts: Iterable[tuple[int, int]], jobs: int, backend: str
 ) -> Generator[tuple[tuple[int, int], _Answer], None, None]:
     """Parts, which are asked for as processes get to them, with their answers."""
-    payload: bytes = _cloudpickle().dumps((problem.changed, goal))
+    payload = packed((problem.changed, goal))
     with _connected(backend, jobs):
         yield from _with_second_tries(payload, parts, jobs, backend)
 
@@ -293,11 +294,6 @@ def _closing(close: Callable[[], None]) -> Generator[None, None, None]:
         close()
 
 
-def _cloudpickle() -> Any:
-    """Pickles functions that are defined in functions, too."""
-    return import_module("cloudpickle")
-
-
 @dataclass(frozen=True, slots=True)
 class _Worker:
     """What a process needs to evaluate parts."""
@@ -335,7 +331,7 @@ def _worker(payload: bytes) -> _Worker:
 def _made_worker(payload: bytes) -> _Worker:
     from autotune.solving import measuring
 
-    changed, goal = _cloudpickle().loads(payload)
+    changed, goal = unpacked(payload)
     problem: Problem = changed()
     objective: Objective = goal.over(problem)
     apart = contextlib.ExitStack()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.study.trial import Trial
     from distir.cost import Band, Cluster, Device, SoftwareStack
     from distir.importers.load import LoadedModel
+    from distir.ir.function import Function
     from distir.models.layers import AttentionKind
     from distir.plan.axis_lists import AxisLists
     from distir.workload import Workload
@@ -250,10 +251,10 @@ def model_as_run(
 ) -> LoadedModel:
     """A model, by name, file, configuration or object, with attention as the stack or the user has
     it, and with sizes that a file leaves open. A file or a function says itself how its attention
-    is, unless the user does: then it is found and fused, or spelled out."""
+    is, unless the user does: then it is found and fused, or spelled out. Raises `DistirError` if
+    the user does and there is none."""
     from distir.importers.load import LoadedModel, load_source
     from distir.models.layers import ATTENTION_KINDS
-    from distir.transforms.fused_attention import with_eager_attention, with_fused_attention
 
     how = attention or stack.attention
     if how not in ATTENTION_KINDS:
@@ -274,8 +275,27 @@ def model_as_run(
     )
     if attention is None:
         return loaded
-    change = with_fused_attention if attention == "fused" else with_eager_attention
-    return replace(loaded, function=change(loaded.function))
+    return replace(loaded, function=_with_attention(loaded, attention))
+
+
+def _with_attention(model: LoadedModel, attention: AttentionKind) -> Function:
+    """The function of a model with attention of a kind. Raises `DistirError` if there is none."""
+    from distir.transforms import fused_attention
+
+    if not fused_attention.may_have_attention(model.function):
+        raise DistirError(
+            f"attention = {attention} says how attention is computed, but {model.name} has no "
+            "attention; leave it out"
+        )
+    if attention == "eager":
+        return fused_attention.with_eager_attention(model.function)
+    found = fused_attention.with_fused_attention(model.function)
+    if not fused_attention.has_fused_attention(found):
+        raise DistirError(
+            f"attention = fused has attention computed in one kernel, but {model.name} has none "
+            "that is just products around a softmax; leave it out"
+        )
+    return found
 
 
 SPLITS_MOST = {"dp": 0.99, "tp": 0.9}
@@ -594,7 +614,7 @@ def _workload(statement: ProblemStatement, model: LoadedModel, precision: str) -
         precision=precision,
         **_asked_of_workload(statement),
     )
-    workload.sizes(workload.batch_size)  # says now, not in every trial, if a length is impossible
+    workload.check_model()  # says now, not in every trial, what is impossible
     return workload
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from autotune.exhaustive.grid import Grid
 from autotune.exhaustive.outside import Outside
 from autotune.objectives.costs import regret
 from autotune.objectives.objective import Objective
+from autotune.packing import packed, unpacked
 from autotune.problem import Problem
 from autotune.rendering import Shown
 from autotune.study.pareto import Pareto, pareto_of
@@ -61,7 +62,8 @@ class TrackingRecord:
 class TuneResult(Shown):
     """The trials of a study, the best of them, and the comparison with the grid.
 
-    In a notebook it shows itself as a table; `trials`, `best` and `grid` are there for more.
+    In a notebook it shows itself as a table; `trials`, `best` and `grid` are there for more. It can
+    be pickled for other processes with the same version of Python.
     """
 
     problem: Problem
@@ -90,6 +92,11 @@ class TuneResult(Shown):
     """Where the study is kept, if that is not in memory alone."""
     stored: StoredStudy | None = field(default=None, repr=False)
     tracking: TrackingRecord | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the connection to a storage, which other processes have to make themselves.
+        kept = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _unpacked_result, (packed({**kept, "stored": None}),)
 
     def __repr__(self) -> str:
         found = "nothing feasible" if self.best is None else f"best {self.best.label}"
@@ -149,6 +156,14 @@ class TuneResult(Shown):
         return ranked((known | {trial.strategy: trial for trial in self.trials}).values())
 
     @property
+    def _all_to_compare(self) -> Sequence[Trial]:
+        """Feasible plans, each once, that do not become more as trials are made, if there are
+        such: those that a grid keeps."""
+        if self.grid is None:
+            return self.ranked
+        return ranked({trial.strategy: trial for trial in self._compared_with}.values())
+
+    @property
     def _compared_with(self) -> Sequence[Trial]:
         """What was kept of exhaustive or certified search."""
         if self.grid:
@@ -162,15 +177,18 @@ class TuneResult(Shown):
 
     @property
     def as_good(self) -> int | None:
-        """How many other feasible trials are behind the best by less than the errors of such plans
-        differ; None where the metric is no time or rate that a simulator predicts."""
+        """How many other feasible plans are behind the best by less than the errors of such plans
+        differ; None where the metric is no time or rate that a simulator predicts. Those of a grid
+        are counted where there is one, so that trials change nothing."""
         band, best = self.problem.band, self.best
         metric = self.objective.metric
         simulated = find_metric(metric) if self.objective.cheap else None
         if band is None or best is None or simulated is None or not simulated.timed:
             return None
         first, count = best.metric(metric), 0
-        for trial in self.ranked[1:]:
+        for trial in self._all_to_compare:
+            if trial.strategy == best.strategy:
+                continue
             value = trial.metric(metric)
             alike = best.strategy.differs_in_order_alone(trial.strategy)
             count += bool(first and value and not band.separates(first, value, alike=alike))
@@ -263,6 +281,10 @@ class TuneResult(Shown):
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         return pd.DataFrame([flat_row(trial, self.problem.batch_size) for trial in self.trials])
+
+
+def _unpacked_result(content: bytes) -> TuneResult:
+    return TuneResult(**unpacked(content))
 
 
 def flat_row(trial: Trial, batch_size: int) -> dict[str, Any]:

@@ -289,6 +289,16 @@ class Workload(Checked):
             return program.sizes(samples, kept=self._fixed_beside_batch)
         return program.sizes(samples, self._possible_length, self._fixed_beside_batch)
 
+    def check_model(self) -> None:
+        """Raises `DistirError` if the model cannot have what is stated of it: `TransformError` if
+        not its length, `StrategyError` if there is nothing to pad."""
+        self.sizes(self.batch_size)
+        if self.vocabulary_multiple > 1 and not self.program.paddable:
+            raise StrategyError(
+                f"vocabulary_multiple = {self.vocabulary_multiple} pads vocabularies and classes, "
+                f"but {self.model.name} has none that can be padded; leave it out"
+            )
+
     @cached_property
     def _possible_length(self) -> int | None:
         """The sequence length in force. Raises `TransformError` if a function that says what its

@@ -69,9 +69,11 @@ def execute(arguments: argparse.Namespace) -> int:
     with output.working():
         rows, left_out, calibration, doubted = _calibration(arguments)
         if hasattr(arguments, "products"):
-            _write_products(rows, calibration, arguments)
+            with output.saving():
+                _write_products(rows, calibration, arguments)
         if path is not None:
-            _write(path, calibration, doubted, arguments)
+            with output.saving():
+                _write(path, calibration, doubted, arguments)
     plain = {"file": arguments.file, **calibration.to_dict(), "rows_excluded": _counts(left_out)}
     plain["doubts"] = doubted
     output.write(plain, lambda: _shown(arguments, calibration, left_out, doubted))

@@ -57,7 +57,8 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output(arguments, "report")
     with output.working():
         comparison = _compared(arguments)
-        write_report(arguments, partial(_page, comparison))
+        with output.saving():
+            write_report(arguments, partial(_page, comparison))
     output.write(comparison.to_dict(), lambda: comparison)
     return INTERRUPTED if comparison.interrupted else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -88,16 +89,12 @@ def execute(arguments: argparse.Namespace) -> int:
             page = partial(_certificate_page, problem, objective, certificate)
             found = None
         else:
-            objective, found = _evaluated(arguments, problem, file)
+            objective, found = _evaluated(arguments, problem, output, file)
             plain = {**_header(problem, objective), **found.to_dict(problem.batch_size)}
             shown: int = getattr(arguments, "top", SHOWN)
             report = partial(_report, problem, objective, found, shown)
             page = partial(_page, problem, objective, found)
-    try:
-        output.write(plain, report)
-    finally:  # a page takes a while, and is written even if nobody reads stdout
-        with output.working():
-            write_report(arguments, page)
+    output.write(plain, report, lambda: write_report(arguments, page))
     if found is not None and file is not None:
         count = found.evaluated
         note(f"wrote {count:,} strategies to {file}" if count else f"nothing to write to {file}")
@@ -155,23 +152,34 @@ def _certified(arguments: argparse.Namespace, problem: Problem) -> tuple[Objecti
 
 
 def _evaluated(
-    arguments: argparse.Namespace, problem: Problem, file: str | None
+    arguments: argparse.Namespace, problem: Problem, output: Output, file: str | None
 ) -> tuple[Objective, Grid]:
     """The grid, with a progress bar, and every chunk to the file that was asked for."""
-    with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(progress("evaluating", problem.space.count(), arguments.jobs))
-        append = None
-        if file is not None:
-            from autotune.tables.files import table_file
-
-            append = stack.enter_context(table_file(file, problem.batch_size))
+    shown = progress("evaluating", problem.space.count(), arguments.jobs)
+    with shown as advance, _table(output, file, problem.batch_size) as append:
 
         def watch(chunk: Chunk, best: Trial | None) -> None:
-            if append is not None:
-                append(chunk)
+            append(chunk)
             advance(len(chunk), best, chunk.seconds)
 
         return exhausted(arguments, problem, watch)
+
+
+@contextlib.contextmanager
+def _table(
+    output: Output, file: str | None, batch_size: int
+) -> Generator[Callable[[Chunk], None], None, None]:
+    """A function that appends a chunk to the file that was asked for, if one was; that this cannot
+    be written is not the end of what is evaluated."""
+    if file is None:
+        yield lambda chunk: None
+        return
+    from autotune.tables.files import table_file
+
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context(table_file(file, batch_size))
+        with output.saving():
+            stack.close()
 
 
 def exhausted(

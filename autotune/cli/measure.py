@@ -88,12 +88,15 @@ def execute(arguments: argparse.Namespace) -> int:
         )
         if trace is not None:
             events = trace_beside(simulator.trace_plan(plan), plan, measured)
-            write_text(trace, json.dumps(events) + "\n")
-            note(f"wrote {trace}; open it at https://ui.perfetto.dev")
+            with output.saving():
+                write_text(trace, json.dumps(events) + "\n")
+                note(f"wrote {trace}; open it at https://ui.perfetto.dev")
         if config is not None:
-            _add_row(arguments, plan, config, measured)
+            with output.saving():
+                _add_row(arguments, plan, config, measured)
         if is_written(arguments):
-            write_plan(arguments, plan)
+            with output.saving():
+                write_plan(arguments, plan)
     output.write(_plain(problem, result, measured), lambda: _report(problem, result, measured))
     return 0
 

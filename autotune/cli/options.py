@@ -368,8 +368,8 @@ def add_microbatch_options(group: Any) -> None:
 def strategy_of(arguments: argparse.Namespace) -> Strategy:
     """The strategy that the arguments state; chunks are what the schedule needs if nobody says.
 
-    Raises `StrategyError` for numbers that no strategy has, and if the size and the number of
-    microbatches do not make the batch.
+    Raises `StrategyError` for numbers that no strategy has, if the size and the number of
+    microbatches do not make the batch, and for an order of experts that nobody shares.
     """
     from dataclasses import fields
 
@@ -388,7 +388,22 @@ def strategy_of(arguments: argparse.Namespace) -> Strategy:
     if values["chunks"] is None:
         values["chunks"] = family.default_chunks if arguments.mode == "training" else 1
     stated = {name: value for name, value in values.items() if value is not None}
-    return _in_microbatches(Strategy.from_dict(stated), arguments)
+    strategy = Strategy.from_dict(stated)
+    _check_expert_order(strategy)
+    return _in_microbatches(strategy, arguments)
+
+
+def _check_expert_order(strategy: Strategy) -> None:
+    """Raises `StrategyError` for an order that means nothing. It is no rule: a space of one order
+    has plans without `ep`, too."""
+    from distir.errors import StrategyError
+    from distir.factoring import EXPERT_ORDERS
+
+    if strategy.ep == 1 and strategy.expert_order != EXPERT_ORDERS[0]:
+        raise StrategyError(
+            f"expert_order = {strategy.expert_order} says which devices share experts, but ep is "
+            f"1; expert_order = {EXPERT_ORDERS[0]} would do"
+        )
 
 
 def _in_microbatches(strategy: Strategy, arguments: argparse.Namespace) -> Strategy:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
+from distir.errors import DistirError
 from distir.files import outputs, write_text
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Output:
         named["--json"] = None if self._file == "-" else self._file
         self._files = {option: path for option, path in named.items() if path is not None}
         self._not_shown: OSError | None = None
+        self._not_written: list[DistirError] = []
 
     @property
     def is_json_alone(self) -> bool:
@@ -102,6 +104,15 @@ class Output:
             os.dup2(kept, descriptor)
             os.close(kept)
 
+    @contextlib.contextmanager
+    def saving(self) -> Generator[None, None, None]:
+        """While this lasts, a file that cannot be written is not the end: `write` raises that when
+        the answer is out."""
+        try:
+            yield
+        except DistirError as error:
+            self._not_written.append(error)
+
     def show(self, part: Callable[[], RenderableType | None]) -> None:
         """Shows a part of the report at once, while the work goes on, unless stdout is for JSON
         alone. If stdout cannot be written, `write` raises that once the JSON is written."""
@@ -119,21 +130,43 @@ class Output:
         except OSError as error:
             self._not_shown = error
 
-    def write(self, plain: Any, report: Callable[[], RenderableType | None]) -> None:
+    def write(
+        self,
+        plain: Any,
+        report: Callable[[], RenderableType | None],
+        save: Callable[[], None] | None = None,
+    ) -> None:
         """Writes `plain` as JSON and shows the report, or what is left of it, unless stdout is for
-        JSON alone."""
+        JSON alone; then it has `save` write files that take a while. None of these is lost because
+        another one cannot be written: that is raised at the end."""
         if self._file == "-":
-            if self._stdout is None:
-                raise BrokenPipeError
-            print(as_json(plain), file=self._stdout)
+            self._print(as_json(plain))
+        elif self._file is not None:
+            with self.saving():
+                write_text(self._file, as_json(plain) + "\n")
+        self.show(report)
+        if save is not None:
+            with self.saving(), self.working():
+                save()
+        self._raise_what_was_not_written()
+
+    def _print(self, text: str) -> None:
+        """Prints on stdout, though that is not for reports."""
+        if self._stdout is None:
+            self._not_shown = BrokenPipeError()
             return
         try:
-            if self._file is not None:
-                write_text(self._file, as_json(plain) + "\n")
-        finally:  # neither is lost because the other cannot be written
-            self.show(report)
-            if self._not_shown is not None:
-                raise self._not_shown
+            print(text, file=self._stdout, flush=True)
+        except OSError as error:
+            self._not_shown = error
+
+    def _raise_what_was_not_written(self) -> None:
+        """Raises the error of the last that could not be written, if any; the others are told."""
+        errors = [*self._not_written, *([] if self._not_shown is None else [self._not_shown])]
+        for error in errors[:-1]:
+            note(f"error: {error}", is_error=True)
+        if errors:
+            raise errors[-1]
 
 
 def as_json(plain: Any) -> str:

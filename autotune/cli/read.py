@@ -99,7 +99,8 @@ def execute(arguments: argparse.Namespace) -> int:
         reading = read_launch(arguments.file, stated)
         problem = _problem(arguments, reading)
         simulated, as_run, found = _answers(arguments, problem, reading)
-        write_report(arguments, partial(_page, problem, reading, simulated, found))
+        with output.saving():
+            write_report(arguments, partial(_page, problem, reading, simulated, found))
     output.write(
         _plain(problem, reading, simulated, as_run, found),
         lambda: _report(problem, reading, simulated, as_run, found),

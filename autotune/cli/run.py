@@ -182,7 +182,8 @@ def execute(arguments: argparse.Namespace) -> int:
         except DistirError as error:  # what was found is not lost for it
             failed = error
         if is_written(arguments):
-            _write_best(arguments, problem, result)
+            with output.saving():
+                _write_best(arguments, problem, result)
     plain = result.to_dict() if done is None else {**result.to_dict(), "launch": plain_launch(done)}
     try:
         output.write(plain, lambda: _recorded(result))

@@ -53,16 +53,18 @@ def execute(arguments: argparse.Namespace) -> int:
         check_format(plot)
     with output.working():
         scaling = _scaled(arguments)
-    try:
-        output.write(scaling.to_dict(), lambda: scaling)
-    finally:  # an interrupt loses nothing that was found, nor is the plot lost with stdout
-        if plot is not None:
-            from autotune.reports.scaling import draw_scaling
-
-            with output.working():
-                draw_scaling(scaling, plot)
-            note(f"wrote {plot}")
+    output.write(scaling.to_dict(), lambda: scaling, lambda: _draw(scaling, plot))
     return INTERRUPTED if scaling.left else 0
+
+
+def _draw(scaling: Scaling, plot: str | None) -> None:
+    """Draws to a file, if one is named."""
+    if plot is None:
+        return
+    from autotune.reports.scaling import draw_scaling
+
+    draw_scaling(scaling, plot)
+    note(f"wrote {plot}")
 
 
 def _scaled(arguments: argparse.Namespace) -> Scaling:

@@ -225,13 +225,16 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         other = _other(arguments, problem, strategy)
         if trace is not None:
-            with progress("tracing"):
-                write_text(trace, json.dumps(_traced(simulator, strategy, plan, other)) + "\n")
-            note(f"wrote {trace}; open it at https://ui.perfetto.dev")
+            with output.saving():
+                with progress("tracing"):
+                    write_text(trace, json.dumps(_traced(simulator, strategy, plan, other)) + "\n")
+                note(f"wrote {trace}; open it at https://ui.perfetto.dev")
         if is_written(arguments):
-            write_plan(arguments, simulator.plan(strategy))
+            with output.saving():
+                write_plan(arguments, simulator.plan(strategy))
         with progress("reporting"):
-            write_report(arguments, partial(_page, problem, result, plan, other))
+            with output.saving():
+                write_report(arguments, partial(_page, problem, result, plan, other))
             collectives = communicated(problem, result, plan)
     told = plain(problem, result, collectives)
     output.write(told, lambda: _report(problem, result, collectives))

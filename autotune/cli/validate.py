@@ -61,9 +61,11 @@ def execute(arguments: argparse.Namespace) -> int:
         if plot is not None:
             from autotune.reports.scatter import draw_scatter
 
-            draw_scatter(report.outcomes, plot)
-            note(f"wrote {plot}")
-        write_report(arguments, partial(_page, arguments.file, report))
+            with output.saving():
+                draw_scatter(report.outcomes, plot)
+                note(f"wrote {plot}")
+        with output.saving():
+            write_report(arguments, partial(_page, arguments.file, report))
     output.write({"file": arguments.file, **report.to_dict()}, lambda: _shown(arguments, report))
     return 0
 

@@ -110,7 +110,7 @@ def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
     if not arguments.all:
         strategy = strategy_of(arguments)
         workload = _with_some_batch(options, getattr(arguments, "microbatch_size", 1), strategy)
-        workload.sizes(workload.batch_size)  # raises if the sequence length is impossible
+        workload.check_model()
         return Verifier(workload, seed=arguments.seed), [strategy]
     devices = getattr(arguments, "devices", ALL_DEVICES)
     options.setdefault("batch_size", max(ALL_BATCH, 2 * devices))

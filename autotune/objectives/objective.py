@@ -192,6 +192,7 @@ def as_objective(
         raise DistirError(
             f"objective {name} is {type(function).__name__} {function!r}; expected a callable"
         )
+    _check_waits_for_nobody(name, function)
     reporting = Reporting()
     known = {"simulate": simulate, "report": reporting}
     wanted = {name: given for name, given in known.items() if name in _parameters(function)}
@@ -212,6 +213,20 @@ def _own_word(name: str, function: object, attribute: str) -> str:
     if said is not None and not isinstance(said, str):
         raise PluginError(f"objective {name} has {attribute} {shown(said)}; expected a text")
     return said or ""
+
+
+def _check_waits_for_nobody(name: str, function: Any) -> None:
+    """Raises `PluginError` for an `async` function, which answers a promise and no number."""
+    while isinstance(function, partial):
+        function = cast("partial[object]", function).func
+    called = (function, getattr(function, "__call__", None))  # noqa: B004  its code, not whether
+    if any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in called
+    ):
+        raise PluginError(
+            f"objective {name} is an async function, and nothing awaits what it gives; expected a "
+            "plain one, such as one that ends in: return asyncio.run(...)"
+        )
 
 
 def _check_call(name: str, function: Callable[..., object], wanted: Mapping[str, object]) -> None:

@@ -83,6 +83,8 @@ def search_report(result: TuneResult) -> RenderableType:
     parts = [Text(line) for line in _sampler_lines(result)]
     if result.error is not None:
         parts.insert(1, Text(f"The search ended early: {result.error}.", style="bold red"))
+    if _grows(result):
+        parts += [Text(line) for line in _too_close(result)]
     return Group(*parts)
 
 
@@ -151,7 +153,8 @@ def _answer_parts(result: TuneResult) -> Iterator[RenderableType]:
             plan = breakdown(result.problem, result.best.strategy)
             yield from (Text(line) for line in conclusions(plan))
             yield from (Text(line) for line in _kept_out(result.problem))
-        yield from (Text(line) for line in _too_close(result))
+        if not _grows(result):
+            yield from (Text(line) for line in _too_close(result))
         yield Text("")
         yield from _tables(result)
         yield from (
@@ -231,6 +234,12 @@ def _kept_out(problem: Problem) -> Iterator[str]:
     said = kept_out(problem)
     if said is not None:
         yield said
+
+
+def _grows(result: TuneResult) -> bool:
+    """Whether trials find more plans that are too close to call than are known at first: a proof
+    keeps few. They are told once, when all are known."""
+    return result.grid is None and result.proof is not None
 
 
 def _too_close(result: TuneResult) -> Iterator[str]:

@@ -32,23 +32,31 @@ def check_table_file(path: str) -> None:
 def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None], None, None]:
     """A function that appends a chunk to the file, which is there when all is written; without any
     chunk, the old file stays as it is, or there is none. Metrics have the columns of the first
-    chunk in which there are any.
+    chunk in which there are any. What cannot be written is raised at the end: chunks take long to
+    evaluate, and none is lost for it.
     """
     check_table_file(path)
     make = _Csv if Path(path).suffix.lower() == ".csv" else _Parquet
     waiting: list[Chunk] = []
     metrics: list[str] | None = None
     writer: _Csv | _Parquet | None = None
+    failure: DistirError | None = None
 
     def append(chunk: Chunk) -> None:
-        nonlocal metrics
+        nonlocal metrics, failure
+        if failure is not None:
+            return
         waiting.append(chunk)
         metrics = metrics or list(chunk.evaluations.metrics) or None
-        if metrics is not None:
+        try:
             flush(metrics)
+        except DistirError as error:
+            failure = error
 
-    def flush(names: Sequence[str]) -> None:
+    def flush(names: Sequence[str] | None) -> None:
         nonlocal writer
+        if names is None:
+            return
         for each in waiting:
             writer = writer or make(stack.enter_context(whole_file(path)))
             writer.write(columns(each, batch_size, names))
@@ -56,6 +64,8 @@ def table_file(path: str, batch_size: int) -> Generator[Callable[[Chunk], None],
 
     with ExitStack() as stack:
         yield append
+        if failure is not None:
+            raise failure
         flush(metrics or ())
         if writer is not None:
             writer.close()

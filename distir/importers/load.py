@@ -35,6 +35,9 @@ Source = str | Path | Callable[..., object]
 """A description of a model: one of the texts above, a path, or the Python function itself."""
 
 _FORMS = "a zoo name, FILE.onnx, config.json or its directory, module:function, FILE.py:function"
+_OBJECTS = (
+    "a Python function that makes a model, a loaded model, an ONNX ModelProto or a configuration"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def load_source(
     """
     options = _Options(attention, imbalance, onnx_options or {})
     if not isinstance(source, (str, Path)):
+        _check_describes(source)
         label = getattr(source, "__name__", type(source).__name__)
         return _from_object(source, label, label, options)
     if not str(source).strip():
@@ -120,6 +124,18 @@ def load_source(
         found = find_object(place, attribute, error=ImportModelError)
         return _from_object(found, attribute, str(source), options)
     return _from_name(str(source), options)
+
+
+def _check_describes(source: object) -> None:
+    """Raises `ImportModelError` if an object that is no text describes no model."""
+    if callable(source) or is_onnx_model(source) or isinstance(source, (Function, ModelConfig)):
+        return
+    advice = 'try "gpt2"; autotune models lists all names'
+    if isinstance(source, LoadedModel):
+        advice = "it is loaded already and needs no more"
+    elif isinstance(getattr(source, "model", None), LoadedModel):
+        advice = "it has a model, which would do"
+    raise ImportModelError(f"the model is {shown(source)}; expected {_FORMS}, {_OBJECTS}; {advice}")
 
 
 def names_onnx_file(source: object) -> bool:

@@ -22,9 +22,20 @@ from distir.ops.norm import Softmax
 from distir.ops.tensor import Scale, Transpose
 
 
+def has_fused_attention(function: Function) -> bool:
+    """Whether there is attention in one op."""
+    return any(isinstance(node.op, FusedAttention) for node in function.nodes)
+
+
+def may_have_attention(function: Function) -> bool:
+    """Whether there may be attention of any kind, also such as no pattern is known of: there is a
+    softmax."""
+    return any(isinstance(node.op, (FusedAttention, Softmax)) for node in function.nodes)
+
+
 def with_eager_attention(function: Function) -> Function:
     """The function with every `FusedAttention` spelled out as products and a softmax."""
-    if not any(isinstance(node.op, FusedAttention) for node in function.nodes):
+    if not has_fused_attention(function):
         return function
     builder = Builder(function.name)
     nodes: list[Node] = []

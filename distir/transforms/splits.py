@@ -133,7 +133,7 @@ class Splits:
         """The iteration spaces of products that read no parameter and no chosen rows of one."""
         roles, chosen = self.roles, self._tally.chosen
         return [
-            self.axes.kinds[node].keys()
+            tuple(self.axes.kinds[node])
             for node in self.block.nodes
             if node.op.work(node.operand_types, node.result_types).kind is not OpClass.MEMORY
             and not any(value in roles.weights or chosen.has(value) for value in node.operands)

@@ -14,11 +14,14 @@ from autotune.problem import Problem, load_problem
 from autotune.statement import Goal, ProblemStatement
 from distir.errors import DistirError, shown
 from distir.yaml_text import read_yaml
+from search_spaces import searched
+from search_spaces.named import UNNAMED
 
 STATED = Path(__file__).with_name("problems.yaml")
 """Problems that samplers were developed with."""
 
 OBJECTIVE = "objective"
+SPACE = "space"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,14 @@ class Question:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Question:
         """From a mapping with the options of `run` that state a problem and its objective, without
-        dashes in front; raises `DistirError` for others, and for values that they do not take."""
-        found = vars(_options().parse_args(list(_words(content))))
+        dashes in front; raises `DistirError` for others, and for values that they do not take. The
+        space may also be what its file would say."""
+        space = content.get(SPACE)
+        options = {**content, SPACE: UNNAMED} if isinstance(space, Mapping) else content
+        found = vars(_options().parse_args(list(_words(options))))
         stated = {name: value for name, value in found.items() if value is not _UNSTATED}
+        if isinstance(space, Mapping):
+            stated[SPACE] = _in_order(cast("Mapping[str, Any]", space))
         problem, goal = (
             {each.name: stated[each.name] for each in fields(kind) if each.name in stated}
             for kind in (ProblemStatement, Goal)
@@ -65,6 +73,13 @@ class Question:
         others = {**self.stated, OBJECTIVE: self.objective, **self.objective_options}
         model = str(others.pop("model"))
         return ", ".join([model, *(f"{key} {value}" for key, value in others.items())])
+
+
+def _in_order(space: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file of a space would say, by the names of its choices. Raises `SpaceError` if that
+    is no space."""
+    searched(space)
+    return dict(sorted(space.items()))
 
 
 _UNSTATED = object()

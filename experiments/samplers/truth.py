@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -211,9 +211,19 @@ def can_be_kept(question: Question, *others: str) -> bool:
         return False
     stated = {**question.stated}
     model = stated.pop("model", None)
-    named = [each for each in (*stated.values(), *others) if isinstance(each, str)]
+    named = [text for each in (*stated.values(), *others) for text in _texts(each)]
     whole = Path(str(model)).suffix in WHOLE_FILES or not _is_own(str(model))
     return whole and not any(map(_is_own, named))
+
+
+def _texts(stated: object) -> list[str]:
+    """The texts in what is stated: those of a space may be files of schedules."""
+    if isinstance(stated, str):
+        return [stated]
+    if isinstance(stated, Mapping):
+        stated = [*cast("Mapping[str, object]", stated).values()]
+    each = cast("list[object]", stated) if isinstance(stated, list) else []
+    return [text for part in each for text in _texts(part)]
 
 
 def _is_own(text: str) -> bool:

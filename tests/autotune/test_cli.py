@@ -413,6 +413,7 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         (("--recompute-every", "2"), "recompute is none"),
         (("--recompute", "auto", "--recompute-layers", "2"), "auto, which chooses layers itself"),
         (("--expert-order", "near"), "unknown expert_order 'near'; did you mean: nearest"),
+        (("--expert-order", "nearest"), "ep is 1; expert_order = replicas would do"),
         (("--tp", "2", "--etp", "2"), "but ep is 1"),
         (("--recompute-layers", "2"), "recompute is none"),
         (

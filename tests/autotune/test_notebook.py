@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from collections.abc import Callable
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -157,6 +159,36 @@ def test_results_are_sent_elsewhere_without_their_simulator() -> None:
     assert len(pickle.dumps(result)) < 50_000
     with pytest.raises(DistirError, match="no figures"):
         _ = sent.plot
+
+
+def sent(found: TuneResult) -> TuneResult:
+    return pickle.loads(pickle.dumps(found))
+
+
+def copied(found: TuneResult) -> TuneResult:
+    return copy.deepcopy(found)
+
+
+@pytest.mark.parametrize("again", [sent, copied])
+def test_what_a_search_found_can_be_sent_elsewhere_and_copied(
+    again: Callable[[TuneResult], TuneResult],
+) -> None:
+    found = study()
+    other = again(found)
+    assert other.to_dict() == found.to_dict()
+    assert found.best is not None
+    best = found.best.strategy
+    assert other.problem.simulate(best) == found.problem.simulate(best)
+    assert is_html(shown_by(other))
+    assert other.plot.space().charts
+
+
+def test_what_a_stored_study_found_is_sent_without_its_storage(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/studies.db"
+    found = tune("mlp-4x64", devices=2, trials=2, storage=storage, study="first")
+    other = sent(found)
+    assert other.to_dict() == found.to_dict()
+    assert len(other.study.trials) == len(found.study.trials)
 
 
 @pytest.mark.slow(seconds=4)

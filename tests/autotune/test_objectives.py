@@ -249,6 +249,23 @@ def test_a_plugin_that_no_strategy_can_be_given_is_refused_at_once(
         load(f"{file}:cost")
 
 
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        "async def cost(strategy):\n    return 1.0\n",
+        "async def cost(strategy):\n    yield 1.0\n",
+        "class cost:\n    async def __call__(self, strategy):\n        return 1.0\n",
+        "import functools\nasync def it(s):\n    return 1\ncost = functools.partial(it)\n",
+    ],
+)
+def test_an_async_plugin_is_refused_when_it_is_loaded(plugin: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(plugin)
+    with pytest.raises(PluginError, match="is an async function, and nothing awaits") as caught:
+        load(f"{file}:cost")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("attribute", ["metric", "direction"])
 def test_what_a_plugin_says_of_itself_is_a_text(attribute: str) -> None:
     def cost(strategy: Strategy) -> float:

@@ -157,18 +157,51 @@ def test_a_mistake_leaves_old_files_alone(
     assert not list(inputs.glob(".*.part"))
 
 
-@pytest.mark.slow(seconds=3)
-def test_a_full_disk_is_one_line_and_leaves_old_files_alone(inputs: Path) -> None:
+@pytest.mark.slow(seconds=10)
+def test_a_full_disk_is_a_line_after_the_answer_and_leaves_old_files_alone(inputs: Path) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
-    for option, name in (("--table", "old.csv"), ("--json", "old.json")):
-        (inputs / name).write_text("before")
-        ended = _run([*GRID, option, name], cwd=inputs, preexec_fn=small_files)
+    options = [
+        (GRID, ("--table", "--json", "--report")),
+        (GRID, ("--table",)),
+        (SIMULATE, ("--trace", "--plan", "--report", "--json")),
+    ]
+    names = {"--table": "old.csv", "--report": "old.html"}
+    for argv, asked in options:
+        files = {option: names.get(option, f"old{option}") for option in asked}
+        for name in files.values():
+            (inputs / name).write_text("" if name == "old--plan" else "before")
+        before = {name: (inputs / name).read_text() for name in files.values()}
+        named = [word for pair in files.items() for word in pair]
+        ended = _run([*argv, *named], cwd=inputs, preexec_fn=small_files, stdout=subprocess.PIPE)
         assert ended.returncode == 2
-        assert ended.stderr == f"autotune: error: {name} cannot be written: File too large\n"
-        assert (inputs / name).read_text() == "before"
+        assert "iteration" in ended.stdout
+        assert sorted(ended.stderr.splitlines()) == sorted(
+            f"autotune: error: {name} cannot be written: File too large" for name in before
+        )
+        assert {name: (inputs / name).read_text() for name in before} == before
         assert not list(inputs.glob(".*.part"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("argv", "file"),
+    [
+        ((*GRID, "--table"), "full.csv"),
+        ((*SIMULATE, "--report"), "full.html"),
+        ((*SIMULATE, "--json", "-", "--trace"), "full.json"),
+    ],
+)
+def test_an_answer_is_told_though_a_file_cannot_be_written(
+    argv: Sequence[str], file: str, inputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (inputs / file).symlink_to("/dev/full")
+    status = main([*argv, file])
+    captured = capsys.readouterr()
+    assert status == 2
+    assert captured.err == f"autotune: error: {file} cannot be written: No space left on device\n"
+    assert "iteration" in captured.out
 
 
 @pytest.mark.not_quick

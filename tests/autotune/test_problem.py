@@ -22,6 +22,7 @@ from distir.ir import Builder, Function
 from distir.models import AttentionKind
 from distir.ops.attention import FusedAttention
 from distir.ops.linalg import MatMul
+from distir.ops.norm import Softmax
 from distir.simulation.simulator import Simulator
 from distir.strategy import Strategy
 from tests.importers.models import FLOAT, model, node, weights
@@ -243,6 +244,33 @@ def test_attention_of_a_function_is_as_it_says_unless_the_user_does(
     assert ("FusedAttention" in ops) == (expected == "fused")
     assert ("Softmax" in ops) == (expected == "eager")
     assert Workload(model=model, batch_size=2).program.function.parameters
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({"attention": "eager"}, "but mlp-xs has no attention; leave it out"),
+        ({"attention": "fused"}, "but mlp-xs has no attention; leave it out"),
+        ({"vocabulary_multiple": 128, "loss": "mse"}, "but mlp-xs has none that can be padded"),
+        ({"imbalance": 1.5}, "imbalance = 1.5 is about experts, but mlp-xs has none"),
+    ],
+)
+def test_what_a_model_has_nothing_for_is_refused(stated: dict[str, Any], said: str) -> None:
+    with pytest.raises(DistirError, match=said):
+        load_problem("mlp-xs", devices=2, **stated)
+
+
+def test_fused_attention_is_refused_where_no_pattern_of_it_is_found() -> None:
+    def softmax_alone(batch_size: int) -> Function:
+        builder = Builder("mine")
+        x = builder.input("x", (batch_size, 4))
+        weight = builder.parameter("weight", (4, 4))
+        chosen = builder.add(Softmax(1), builder.add(MatMul(), x, weight))
+        return builder.build([builder.add(MatMul(), chosen, weight)])
+
+    load_problem(softmax_alone, devices=2, attention="eager")
+    with pytest.raises(DistirError, match="has none that is just products around a softmax"):
+        load_problem(softmax_alone, devices=2, attention="fused")
 
 
 def test_dropout_can_be_turned_off() -> None:

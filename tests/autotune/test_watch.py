@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from autotune import Search, TuneResult, solve, solving
-from autotune.cli import progress
+from autotune.cli import main, progress
 from autotune.cli.output import quiet
 from autotune.cli.progress import progress as shown
 from autotune.problem import load_problem
@@ -67,6 +69,25 @@ def test_the_answer_is_told_before_the_sampler_tries_anything_and_stays() -> Non
     assert heard.answer.best is not None
     assert result.best is not None
     assert result.best.strategy == heard.answer.best.strategy
+
+
+@pytest.mark.slow(seconds=4)
+@pytest.mark.parametrize("most_quick", [0, 2500], ids=["proof", "grid"])
+def test_plans_that_are_too_close_to_call_are_one_number_everywhere(
+    most_quick: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(solving, "MOST_QUICK", most_quick)
+    report, page = tmp_path / "result.json", tmp_path / "page.html"
+    problem = ("--model", "gpt2-xs", "--devices", "4", "--no-tracking")
+    search = ("--sampler", "random", "--trials", "60")
+    assert main(["run", *problem, *search, "--json", str(report), "--report", str(page)]) == 0
+    numbers = re.findall(r"(\d+) other plans are too close to call", capsys.readouterr().out)
+    plain = json.loads(report.read_text())
+    assert numbers == [str(plain["as_good"])]
+    assert f"{plain['as_good']} other plans are too close to call" in page.read_text("utf-8")
 
 
 def test_a_proof_that_found_nothing_in_its_time_is_no_answer(

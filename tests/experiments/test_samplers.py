@@ -73,6 +73,8 @@ def test_what_is_taken_from_the_sampler_leaves_one_that_ends(
         ({"batch-size": 32.5}, "'32.5' is not a whole number"),
         ({"batch-size": 8, "batch_size": 16}, "batch-size is stated twice"),
         ({"cluster": None}, "cluster is None"),
+        ({"space": {"extends": "small", "ppp": [1]}}, "unknown dimension 'ppp'"),
+        ({"space": [{"pp": 1}]}, "space is .*; expected what --space of run takes"),
         ({"devises": 8}, "unknown option --devises; did you mean --devices"),
         ({"mode": False}, "unknown option --no-mode"),
         ({"jobs": 2}, "unknown option --jobs.*expected options of run that state the model"),
@@ -98,6 +100,21 @@ def test_problems_are_stated_as_run_takes_them() -> None:
         "axis_lists": "auto",
         "recomputation": "full",
     }
+
+
+def test_a_space_may_be_what_its_file_would_say(tmp_path: Path) -> None:
+    file, schedule = tmp_path / "space.yaml", tmp_path / "order.txt"
+    said = {"zero": [0, 3], "pp": 1, "extends": "standard"}
+    file.write_text(json.dumps(said))
+    schedule.write_text("0F0 0B0\n")
+    plain = {"model": "mlp-4x64", "devices": 4}
+    stated, named = (Question.of({**plain, "space": space}) for space in (said, str(file)))
+    assert list(stated.problem().space.enumerate()) == list(named.problem().space.enumerate())
+    turned = Question.of({**plain, "space": dict(reversed(said.items()))})
+    assert turned.asked == stated.asked
+    assert key_of(turned, SIMULATOR) == key_of(stated, SIMULATOR)
+    assert can_be_kept(stated)
+    assert not can_be_kept(Question.of({**plain, "space": {"schedule": [str(schedule)]}}))
 
 
 def test_what_is_stated_of_an_objective_is_told_apart() -> None:

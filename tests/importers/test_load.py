@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from distir.importers.probe import build_at_probe_sizes, probe_sizes
 from distir.ir import Builder, Function
 from distir.ops.activations import Relu
 from distir.ops.linalg import MatMul
+from distir.strategy import Strategy
+from distir.workload import Workload
 from tests.conftest import shared_path
 
 MODEL_FILE = """
@@ -174,6 +177,25 @@ def test_probe_sizes_are_unlike_all_others() -> None:
     assert {batch, sequence}.isdisjoint({11, 23, 29})
     assert sequence <= 32
     assert build_at_probe_sizes(lambda b, s: load_function("mlp-2x23")).name == "mlp-2x23"
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        (3, 'try "gpt2"'),
+        (None, 'try "gpt2"'),
+        (["gpt2"], 'try "gpt2"'),
+        (Strategy(dp=2), 'try "gpt2"'),
+        (load_source("mlp-xs"), "loaded already"),
+        (Workload(model=load_source("mlp-xs"), batch_size=4), "it has a model, which would do"),
+    ],
+)
+def test_an_object_that_is_no_model_is_said_in_one_line(source: Any, advice: str) -> None:
+    with pytest.raises(ImportModelError, match=f"expected a zoo name.*{advice}") as caught:
+        load_source(source)
+    said = str(caught.value)
+    assert said.startswith(f"the model is {type(source).__name__}(") or repr(source) in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ class LiveBackward:
             first=first,
             second=second,
             arrived=arrived,
-            given=given.keys(),
+            given=tuple(given),
             sizes=sizes,
             saved=(sizes.keys() & forward.saved) - kept_before,
             sent=[forward.storage.get(each, each) for each in first.handing],
