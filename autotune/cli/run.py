@@ -235,9 +235,13 @@ def _shown_on(output: Output) -> Watch:
 
 
 def _is_better(best: Trial | None, known: Trial | None) -> bool:
+    """Whether there is more to show than the best that was known: of equals, one is enough."""
+    from autotune.objectives.costs import equal
+    from autotune.study.trial import worth
+
     if best is None or known is None:
         return best is not known
-    return best.strategy != known.strategy
+    return not all(map(equal, worth(best), worth(known)))
 
 
 def _recorded(result: TuneResult) -> RenderableType | None:

@@ -85,15 +85,16 @@ def plain_metrics(evaluation: Evaluation) -> dict[str, float | None]:
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Feasible trials, best first; of equals, first the one that needs less memory."""
+    """Feasible trials, best first; of equals, first the one that needs less memory, and then the one
+    that was given first: searches number their trials each for itself."""
     usable = [trial for trial in trials if trial.feasible and trial.cost is not None]
-    return sorted(usable, key=rank)
+    return sorted(usable, key=worth)
 
 
 def best_of(trials: Iterable[Trial]) -> Trial | None:
-    """The best feasible trial."""
+    """The best feasible trial, the first of `ranked`."""
     usable = (trial for trial in trials if trial.feasible and trial.cost is not None)
-    return min(usable, key=rank, default=None)
+    return min(usable, key=worth, default=None)
 
 
 def closest_of(trials: Iterable[Trial]) -> Trial | None:
@@ -149,7 +150,13 @@ def layout(strategy: Strategy) -> tuple[int, ...]:
     return tuple(getattr(strategy, name) for name in LAYOUT)
 
 
-def rank(trial: Trial) -> tuple[float, float, int]:
-    """Sort key of trials: cost, then memory, then the order in which they were made."""
+def worth(trial: Trial) -> tuple[float, float]:
+    """Sort key of trials: cost, then memory."""
     cost = math.inf if trial.cost is None else trial.cost
-    return (cost, trial.evaluation.metrics.get(peak_memory_bytes.name, math.inf), trial.number)
+    return (cost, trial.evaluation.metrics.get(peak_memory_bytes.name, math.inf))
+
+
+def rank(trial: Trial) -> tuple[float, float, int]:
+    """Sort key of the trials of one search: what they are worth, then the order in which they were
+    made."""
+    return (*worth(trial), trial.number)

@@ -80,6 +80,13 @@ def test_run_reports_the_best(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.not_quick
+def test_of_equal_plans_one_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    """Several plans are equally good, and trials meet another one first than the grid does."""
+    asked = ("--model", "mlp-4x64", "--devices", "4", "--sampler", "random", "--trials", "60")
+    assert main(["run", *asked, "--no-tracking"]) == 0
+    assert capsys.readouterr().out.count("Best: dp") == 1
+
+
 def test_run_writes_json_alone_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("run", "--model", "toy", "--space", "small", "--no-tracking", "--trials", "7")
     plain = json_of(capsys, *arguments)
