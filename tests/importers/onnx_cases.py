@@ -527,6 +527,36 @@ def _window(draw: Draw, rank: int) -> tuple[list[int], dict[str, Any]]:
     return kernel, attributes
 
 
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@case(*_GATES)
+def recurrent(draw: Draw, name: str) -> OneNode:
+    """Zero states before the first step are those that are not there."""
+    direction = draw(st.sampled_from(("forward", "reverse", "bidirectional")))
+    directions = 2 if direction == "bidirectional" else 1
+    steps, batch, size, hidden = (draw(_small) for _ in range(4))
+    layout, width = draw(st.integers(0, 1)), _GATES[name] * hidden
+    attributes: dict[str, Any] = {
+        "direction": direction, "hidden_size": hidden, "layout": layout
+    }  # fmt: skip
+    if name == "GRU":
+        attributes["linear_before_reset"] = 1
+    if name == "LSTM" and draw(st.booleans()):
+        attributes["activations"] = ["Sigmoid", "Tanh", "Tanh"] * directions
+    order = (1, 0, 2) if layout else (0, 1, 2)
+    x = _real(draw, (steps, batch, size)).transpose(order)
+    weights = [_real(draw, (directions, width, n)) for n in (size, hidden)]
+    bias = _real(draw, (directions, 2 * width)) if draw(st.booleans()) else None
+    operands = [x, *weights, bias]
+    kind = draw(st.sampled_from(("absent", "zero", "given")))
+    if kind != "absent":
+        count = 2 if name == "LSTM" else 1
+        states = [_real(draw, (directions, batch, hidden)).transpose(order) for _ in range(count)]
+        operands += [None, *([0 * state for state in states] if kind == "zero" else states)]
+    return OneNode(name, operands, attributes, results=3 if name == "LSTM" else 2)
+
+
 @case("Conv")
 def conv(draw: Draw, name: str) -> OneNode:
     rank = draw(st.integers(1, 2))
