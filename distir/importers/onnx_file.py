@@ -125,13 +125,14 @@ class TensorRecord:
         """Whether `load` can find values."""
         return self.in_file or (self.source is not None and is_file(self.source))
 
-    def load(self) -> Array:
-        """The values. Raises `ImportModelError` if they cannot be read or do not fit the type."""
+    def load(self, *, mapped: bool = False) -> Array:
+        """The values; those in an external file stay there until they are used if `mapped`. Raises
+        `ImportModelError` if they cannot be read or do not fit the type."""
         import numpy as np
 
         try:
             if self.source is not None:
-                array = self._load_external(self.source)
+                array = self._load_external(self.source, mapped=mapped)
             else:
                 array = onnx_package("numpy_helper").to_array(self.proto)
             return as_dtype(np.asarray(array).reshape(self.shape), self.dtype)
@@ -141,7 +142,7 @@ class TensorRecord:
                 f"{self.dtype.short_name}{list(self.shape)}: {error}"
             ) from error
 
-    def _load_external(self, path: Path) -> Array:
+    def _load_external(self, path: Path, *, mapped: bool) -> Array:
         import numpy as np
 
         entries = {_text(e.key): _text(e.value) for e in self.proto.external_data}
@@ -150,6 +151,8 @@ class TensorRecord:
         wanted = self.num_elements * dtype.itemsize
         if offset < 0 or offset + wanted > path.stat().st_size:
             raise ValueError(f"{path.name} ends before byte {offset + wanted}")
+        if mapped:
+            return np.memmap(path, dtype, "r", offset, (self.num_elements,))
         with path.open("rb") as file:
             file.seek(offset)
             return np.frombuffer(file.read(wanted), dtype)

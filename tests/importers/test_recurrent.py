@@ -28,7 +28,8 @@ def language_model(kind: str, sequence: Any = "sequence", layers: int = LAYERS) 
     for layer in range(layers):
         names = [f"{name}{layer}" for name in ("w", "r", "b")]
         shapes = [(1, width, SIZE), (1, width, SIZE), (1, 2 * width)]
-        stored |= {name: weights(*shape) for name, shape in zip(names, shapes, strict=True)}
+        apart = layer + 1  # equal matrices would be one
+        stored |= {n: weights(*shape) / apart for n, shape in zip(names, shapes, strict=True)}
         operands = " ".join((f"x{layer}", *names))
         nodes += [
             node(kind, operands, f"every{layer}", hidden_size=SIZE, **attributes),
