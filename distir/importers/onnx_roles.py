@@ -33,10 +33,10 @@ class Decision:
 
 _MOVING_OPS = frozenset(
     "Identity Cast CastLike Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile "
-    "Concat Pad Dropout QuantizeLinear DequantizeLinear".split()
+    "Concat Pad Resize Upsample Dropout QuantizeLinear DequantizeLinear".split()
 )
-"""Ops that only move elements, or write them in other types, so that a tensor is followed through
-them."""
+"""Ops that only move elements of their first operand, as positions of an image are stretched, or
+write them in other types, so that a tensor is followed through them."""
 _SMALL_SLOTS = {
     "Gemm": (2,),
     "FusedGemm": (2,),
@@ -343,7 +343,8 @@ class _Uses:
         op = node.op_type
         onward = [(name, kept) for name in node.results if name]
         meets_data = self._roles.meets_data(node, position)
-        if op in _NEVER_TRAINED:
+        is_moved = op in _MOVING_OPS and position == 0
+        if op in _NEVER_TRAINED and not is_moved:
             self.fixed.add(f"operand of {op}")
             return []
         if position in _SMALL_SLOTS.get(op, ()):
@@ -352,7 +353,7 @@ class _Uses:
         if op == "BatchNormalization" and position in (3, 4):
             self.fixed.add("running statistics of a BatchNormalization")
             return []
-        if op in _MOVING_OPS and position == 0 and not meets_data:
+        if is_moved and not meets_data:
             return onward
         if op == "Gather" and position == 0:
             return self._gathered(node, kept)

@@ -352,12 +352,14 @@ def trilu(draw: Draw, name: str) -> OneNode:
     return OneNode(name, operands, {"upper": draw(st.integers(0, 1))}, {1})
 
 
-@case("CumSum")
-def cumsum(draw: Draw, name: str) -> OneNode:
+@case("CumSum", *(["CumProd"] if onnx.defs.has("CumProd") else []))
+def running(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     axis = np.asarray(_axis(draw, len(shape)), np.int64)
     flags = {key: draw(st.integers(0, 1)) for key in ("exclusive", "reverse")}
-    return OneNode(name, [_real(draw, shape), axis], flags, {1})
+    return OneNode(
+        name, [_real(draw, shape), axis], flags, {1}, opset=14 if name == "CumSum" else 26
+    )
 
 
 @case("ArgMax", "ArgMin")
@@ -457,7 +459,7 @@ def reduction(draw: Draw, name: str) -> OneNode:
     return OneNode(name, operands, attributes, {1})
 
 
-@case("Softmax", "LogSoftmax")
+@case("Softmax", "LogSoftmax", "Hardmax")
 def softmax(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     axis = draw(st.integers(0, len(shape) - 1))
@@ -480,7 +482,8 @@ def layer_norm(draw: Draw, name: str) -> OneNode:
 def lp_norm(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     attributes = {"axis": _axis(draw, len(shape)), "p": draw(st.integers(1, 2))}
-    return OneNode(name, [_positive(draw, shape)], attributes)
+    x = _positive(draw, shape) * draw(st.integers(0, 1))
+    return OneNode(name, [x], attributes, opset=22)
 
 
 @case("BatchNormalization")

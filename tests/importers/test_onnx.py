@@ -546,6 +546,33 @@ def test_softmax_of_old_opsets_runs_over_all_later_dims() -> None:
     np.testing.assert_allclose(result.reshape(2, -1).sum(1), 1)
 
 
+def test_a_table_that_is_stretched_is_trained() -> None:
+    """Positions of patches, at another size than those that the model was trained at."""
+    made = model(
+        {"x": (FLOAT, ["n", 6, 8, 8])},
+        [node("Resize", "table - - sizes", "p", mode="linear"), node("Add", "x p", "y")],
+        "y",
+        {"table": weights(1, 6, 4, 4), "sizes": integers(1, 6, 8, 8)},
+    )
+    assert _parameter_names(import_onnx(made)) == {"table"}
+
+
+def test_what_changes_nothing_is_not_told() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 6, 8, 8])},
+        [
+            node("Pad", "x none", "p", mode="reflect"),
+            node("Resize", "p - - sizes", "r", mode="cubic"),
+            node("MatMul", "r w", "y"),
+        ],
+        "y",
+        {"none": integers(*[0] * 8), "w": weights(8, 8), "sizes": integers(3, 6, 8, 8)},
+    )
+    function = import_onnx(made, batch_size=3)
+    assert _ops(function) == ["MatMul"]
+    assert not function.notes
+
+
 def test_dropout_is_off() -> None:
     made = model(
         {"x": (FLOAT, ["n", 4])},
