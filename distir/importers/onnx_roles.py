@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord
+from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord, read_dtype
 from distir.ir.core import Array
 from distir.ir.types import TensorType
 
@@ -343,6 +343,9 @@ class _Uses:
         op = node.op_type
         onward = [(name, kept) for name in node.results if name]
         meets_data = self._roles.meets_data(node, position)
+        if op == "Cast" and not read_dtype(node.attributes.get("to", 1), "the result").is_float:
+            self.fixed.add("integers are made of it")
+            return []
         is_moved = op in _MOVING_OPS and position == 0
         if op in _NEVER_TRAINED and not is_moved:
             self.fixed.add(f"operand of {op}")
