@@ -398,6 +398,19 @@ def pad(draw: Draw, name: str) -> OneNode:
     return OneNode(name, operands, {"mode": mode}, {1, 2})
 
 
+@case("DFT")
+def dft(draw: Draw, name: str) -> OneNode:
+    """Real and complex signals, at their length, cut, and padded with zeros."""
+    shape = (*_shape(draw, 2, 3), draw(st.integers(1, 2)))
+    axis = draw(st.integers(0, len(shape) - 2))
+    way = draw(st.sampled_from(({}, {"inverse": 1}, {"onesided": 1})))
+    length = np.asarray(draw(st.integers(2, 6)), np.int64) if draw(st.booleans()) else None
+    x = _real(draw, shape if way != {"inverse": 1} else (*shape[:-1], 2))
+    if draw(st.booleans()):
+        return OneNode(name, [x, length, np.asarray(axis, np.int64)], way, {1, 2}, opset=20)
+    return OneNode(name, [x, length], {**way, "axis": axis}, {1}, opset=19)
+
+
 @case("DepthToSpace")
 def depth_to_space(draw: Draw, name: str) -> OneNode:
     block = draw(st.integers(1, 3))
