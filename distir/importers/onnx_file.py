@@ -130,8 +130,9 @@ class TensorRecord:
         return self.in_file or (self.source is not None and is_file(self.source))
 
     def load(self, *, mapped: bool = False) -> Array:
-        """The values; those in an external file stay there until they are used if `mapped`. Raises
-        `ImportModelError` if they cannot be read or do not fit the type."""
+        """The values; if `mapped`, in the type that they are stored in, and those in an external
+        file stay there until they are used. Raises `ImportModelError` if they cannot be read or do
+        not fit the type."""
         import numpy as np
 
         try:
@@ -139,7 +140,8 @@ class TensorRecord:
                 array = self._load_external(self.source, mapped=mapped)
             else:
                 array = onnx_package("numpy_helper").to_array(self.proto)
-            return as_dtype(np.asarray(array).reshape(self.shape), self.dtype)
+            array = np.asarray(array).reshape(self.shape)
+            return array if mapped else as_dtype(array, self.dtype)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise ImportModelError(
                 f"the values of tensor {self.name!r} do not fit its type "

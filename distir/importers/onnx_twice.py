@@ -89,7 +89,7 @@ def _edge(record: TensorRecord) -> _Edge | None:
         return None
     height, width = rows.shape
     row, column = rows[height // 2, :_LOOKED_AT], rows[:_LOOKED_AT, width // 2]
-    if min(len(np.unique(row)), len(np.unique(column))) < _LEAST_DISTINCT:
+    if min(len(np.unique(each.astype(np.float32))) for each in (row, column)) < _LEAST_DISTINCT:
         return None
     return record.shape, row.tobytes(), column.tobytes()
 

@@ -65,10 +65,17 @@ def test_what_is_trained_once_is_distributed_as_one() -> None:
         assert found.max_relative_error < RELATIVE_TOLERANCE, found.first_difference
 
 
-def test_values_in_an_external_file_are_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["FLOAT", "FLOAT16"])
+def test_values_in_an_external_file_are_compared(tmp_path: Path, code: str) -> None:
     table = weights(WORDS, SIZE)
     path = tmp_path / "tied.onnx"
     made = language_model(table.T.copy(), table)
+    for stored in made.graph.initializer:
+        array = onnx.numpy_helper.to_array(stored)
+        kind = getattr(onnx.TensorProto, code)
+        typed = array.astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+        raw = onnx.helper.make_tensor(stored.name, kind, array.shape, typed.tobytes(), raw=True)
+        stored.CopyFrom(raw)
     cast("Any", onnx).save(
         made, path, save_as_external_data=True, location="data", size_threshold=0
     )
