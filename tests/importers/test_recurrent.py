@@ -12,31 +12,10 @@ from distir.errors import UnsupportedOpError
 from distir.execute.verify import RELATIVE_TOLERANCE, verify
 from distir.importers.onnx import import_onnx
 from distir.program import build_program, parameter_count
-from tests.importers.models import FLOAT, INT64, integers, model, node, weights
+from tests.importers.models import FLOAT, GATES, integers, model, node, recurrent, weights
 
 Array = Any
 WORDS, SIZE, LAYERS = 40, 8, 4
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-
-
-def language_model(kind: str, sequence: Any = "sequence", layers: int = LAYERS) -> Any:
-    """An embedding, layers, and a head, with steps in front of samples."""
-    width = GATES[kind] * SIZE
-    stored = {"table": weights(WORDS, SIZE), "head": weights(SIZE, WORDS), "one": integers(1)}
-    nodes = [node("Gather", "table ids", "e"), node("Transpose", "e", "x0", perm=[1, 0, 2])]
-    attributes = {"linear_before_reset": 1} if kind == "GRU" else {}
-    for layer in range(layers):
-        names = [f"{name}{layer}" for name in ("w", "r", "b")]
-        shapes = [(1, width, SIZE), (1, width, SIZE), (1, 2 * width)]
-        apart = layer + 1  # equal matrices would be one
-        stored |= {n: weights(*shape) / apart for n, shape in zip(names, shapes, strict=True)}
-        operands = " ".join((f"x{layer}", *names))
-        nodes += [
-            node(kind, operands, f"every{layer}", hidden_size=SIZE, **attributes),
-            node("Squeeze", f"every{layer} one", f"x{layer + 1}"),
-        ]
-    nodes += [node("Transpose", f"x{layers}", "y", perm=[1, 0, 2]), node("MatMul", "y head", "out")]
-    return model({"ids": (INT64, ["batch", sequence])}, nodes, "out", stored)
 
 
 def encoder(lengths: Array | None = None) -> Any:
@@ -61,7 +40,7 @@ def encoder(lengths: Array | None = None) -> Any:
 
 @pytest.mark.parametrize("kind", GATES)
 def test_steps_cost_two_flops_per_weight_and_token(kind: str) -> None:
-    loaded = load_model(language_model(kind))
+    loaded = load_model(recurrent(kind, WORDS, SIZE, LAYERS))
     workload = Workload(model=loaded, batch_size=8, sequence_length=24)
     matrices = 2 * GATES[kind] * SIZE * SIZE * LAYERS + SIZE * WORDS
     biases = 2 * GATES[kind] * SIZE * LAYERS
@@ -73,7 +52,9 @@ def test_steps_cost_two_flops_per_weight_and_token(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", GATES)
 def test_samples_stages_and_what_is_beside_the_steps_are_split(kind: str) -> None:
-    workload = Workload(model=load_model(language_model(kind)), batch_size=8, sequence_length=24)
+    workload = Workload(
+        model=load_model(recurrent(kind, WORDS, SIZE, LAYERS)), batch_size=8, sequence_length=24
+    )
     assert workload.program.num_layers == LAYERS
     for strategy in (
         Strategy(dp=2, tp=2, pp=2, microbatches=2, zero=1),
@@ -85,7 +66,7 @@ def test_samples_stages_and_what_is_beside_the_steps_are_split(kind: str) -> Non
 
 
 def test_steps_are_the_sequence() -> None:
-    for made in (language_model("LSTM", layers=1), encoder()):
+    for made in (recurrent("LSTM", WORDS, SIZE, 1), encoder()):
         program = build_program(import_onnx(made), training=True)
         assert program.sequence in program.axes.of(program.function.inputs[0])
         assert program.batch is not program.sequence
