@@ -8,8 +8,7 @@ to be equal. A batch that the file fixes at 1 is found and widened. Errors in a 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from distir.errors import DistirError, ImportModelError, UnsupportedOpError
 from distir.garbage import collection_paused
 from distir.importers.onnx_bind import Binding, bindings
 from distir.importers.onnx_convert import Conversion
-from distir.importers.onnx_file import Dims, GraphRecord, ModelRecord, TensorRecord, read_model
+from distir.importers.onnx_file import Dims, GraphRecord, ModelRecord, read_model
 from distir.importers.onnx_roles import Decision, TensorRoles
+from distir.importers.onnx_twice import stored_twice, told
 from distir.importers.per_sample import gather_per_sample
 from distir.importers.tidy import merge_slices, merge_strides, without_unused
 from distir.importers.unit_batch import widen_batch
@@ -29,7 +29,6 @@ from distir.ir.builder import Builder
 from distir.ir.core import Array, Node, Value
 from distir.ir.function import Function
 from distir.ir.verifier import verify
-from distir.ops.lookup import Gather
 
 PROBE_BATCH = 3
 """The batch to which a batch that the file fixes at 1 is widened."""
@@ -81,9 +80,11 @@ def read_onnx(
     """
     model = read_model(source)
     name = _name(model, source)
+    twice = stored_twice(model.graph)
 
     def convert(binding: Binding) -> tuple[Conversion, Function]:
-        return _convert(model, binding, parameters, tables, name)
+        roles = TensorRoles(model.graph, parameters, tables)
+        return _convert(Conversion(model, roles, Builder(name), twice), binding)
 
     first_error: DistirError | None = None
     for binding in bindings(model.graph, batch_size, sequence_length, sizes or {}):
@@ -97,8 +98,8 @@ def read_onnx(
         _check_declared(model.graph, binding, function, lambda other: convert(other)[1])
         if widen:
             function = _widened(function, conversion, batch_size or PROBE_BATCH)
-        traced = [binding.note] if binding.note else []
-        function = _with_notes(function, [*traced, *_untied(function, conversion)])
+        joined = [told(conversion.joined)] if conversion.joined else []
+        function = _with_notes(function, [*([binding.note] if binding.note else []), *joined])
         verify(function)
         records = {value: conversion.weights.get(value) for value in function.parameters}
         weights = {
@@ -124,20 +125,13 @@ def read_onnx(
     ) from first_error
 
 
-def _convert(
-    model: ModelRecord,
-    binding: Binding,
-    parameters: Collection[str],
-    tables: Collection[str],
-    name: str,
-) -> tuple[Conversion, Function]:
-    builder = Builder(name)
-    conversion = Conversion(model, TensorRoles(model.graph, parameters, tables), builder)
+def _convert(conversion: Conversion, binding: Binding) -> tuple[Conversion, Function]:
+    builder = conversion.builder
     outputs = conversion.run(binding.shapes)
     read = {value for node in builder.nodes for value in node.operands}
     dropped = {v for v in builder.inputs if not v.type.num_elements} | conversion.decided
     function = Function(
-        name=name,
+        name=builder.name,
         inputs=tuple(v for v in builder.inputs if v in read or v not in dropped),
         parameters=tuple(builder.parameters),
         constants=dict(builder.constants),
@@ -241,50 +235,6 @@ def _with_note(function: Function, note: str) -> Function:
     from dataclasses import replace
 
     return replace(function, notes=(*function.notes, note))
-
-
-def _untied(function: Function, conversion: Conversion) -> list[str]:
-    """Notes about matrices with the same values as an embedding table, possibly transposed: some
-    exporters untie the head of a language model from its embedding."""
-    tables = {node.operands[0] for node in function.nodes if isinstance(node.op, Gather)}
-    alike: dict[tuple[int, ...], list[Value]] = {}
-    for value in (v for v in function.parameters if v.type.rank == 2):
-        alike.setdefault(tuple(sorted(value.type.shape)), []).append(value)
-    notes: list[str] = []
-    for matrices in alike.values():
-        if len(matrices) > 1 and any(value in tables for value in matrices):
-            records = {value: conversion.weights.get(value) for value in matrices}
-            notes += _of_equal_values(
-                {v: r for v, r in records.items() if r is not None and r.in_file}, tables
-            )
-    return notes
-
-
-def _of_equal_values(
-    records: Mapping[Value, TensorRecord], tables: Collection[Value]
-) -> Iterator[str]:
-    """Notes about those of these matrices, given with their values, that equal a table."""
-    import numpy as np
-
-    def digest(matrix: Array) -> tuple[object, ...]:
-        values = hashlib.blake2b(np.ascontiguousarray(matrix).data.cast("B"))
-        return (matrix.shape, matrix.dtype, values.digest())
-
-    found: dict[object, list[tuple[str, Value]]] = {}
-    of_table: dict[Value, object] = {}
-    for value, record in records.items():
-        matrix = record.load()
-        of_table[value] = key = digest(matrix)
-        found.setdefault(key, []).append(("", value))
-        if (turned := digest(matrix.T)) != key:
-            found.setdefault(turned, []).append((" transposed", value))
-    for table in (value for value in records if value in tables):
-        for way, other in found[of_table[table]]:
-            if other is not table:
-                yield (
-                    f"parameter {other.name} has the values of {table.name}{way}: the exporter "
-                    "may have untied them; here they are two parameters"
-                )
 
 
 def _with_notes(function: Function, notes: Sequence[str]) -> Function:

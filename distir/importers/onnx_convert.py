@@ -35,11 +35,12 @@ from distir.importers.onnx_file import (
     sorted_nodes,
 )
 from distir.importers.onnx_roles import Role, TensorRoles, is_uniform, is_wide
+from distir.importers.onnx_twice import Copy
 from distir.importers.onnx_unknown import unknown_op
 from distir.ir.builder import Builder
 from distir.ir.core import Array, Value
 from distir.ir.types import DType, TensorType
-from distir.ops.tensor import Expand
+from distir.ops.tensor import Expand, Transpose
 
 MOST_FOLDED_BYTES = 256 << 20
 """Memory that all computed constants of one model may take together."""
@@ -60,6 +61,12 @@ class Conversion:
     model: ModelRecord
     roles: TensorRoles
     builder: Builder
+    twice: Mapping[str, Copy] = field(default_factory=dict[str, Copy])
+    """Stored matrices that are copies of others."""
+    stored: dict[str, OnnxWeight] = field(default_factory=dict[str, OnnxWeight])
+    """Stored parameters, by name."""
+    joined: dict[str, Copy] = field(default_factory=dict[str, Copy])
+    """Stored parameters that have become one with what they are copies of."""
     axis_maps: dict[Value, tuple[int | None, ...]] = field(
         default_factory=dict[Value, tuple[int | None, ...]]
     )
@@ -108,13 +115,27 @@ class Conversion:
         type = TensorType(record.shape, record.dtype)
         if record.num_elements and self.roles.role(name, type) is Role.PARAMETER:
             if type.dtype.is_float:
-                return OnnxWeight(type, name, record)
+                return self._stored(name, record)
             # Quantized, so that the values in the file are not those of the parameter.
             return OnnxWeight(TensorType(record.shape, DType.FLOAT32), name)
         # Larger integers are weights of few bits, whose values nothing depends on.
         is_packed = not type.dtype.is_float and record.num_elements > MOST_INDICES
         has_values = record.has_values() and not is_packed
         return OnnxConstant(type, record.load() if has_values else None, name)
+
+    def _stored(self, name: str, record: TensorRecord) -> OnnxWeight | Value:
+        """A stored parameter: another one, or its transpose, if it is a copy of that."""
+        copy = self.twice.get(name)
+        type = TensorType(record.shape, record.dtype)
+        if copy is None:
+            return self.stored.setdefault(name, OnnxWeight(type, name, record))
+        original = self.leaf(copy.of, self.model.graph.initializers[copy.of])
+        if not isinstance(original, OnnxWeight):
+            return OnnxWeight(type, name, record)
+        self.joined[name] = copy
+        if not copy.is_turned:
+            return original
+        return self.builder.add(Transpose((1, 0)), self.resolve(original), name=name)
 
     def run_nodes(
         self, nodes: Sequence[NodeRecord], env: dict[str, OnnxEntry], opset: int, depth: int

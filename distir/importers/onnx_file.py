@@ -37,6 +37,8 @@ _DTYPES: dict[int, DType] = {
     18: DType.FLOAT8,
     19: DType.FLOAT8,
     20: DType.FLOAT8,
+    21: DType.UINT8,  # uint4
+    22: DType.INT8,  # int4
 }
 _CODES = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
     "FLOAT16": 10, "DOUBLE": 11, "BFLOAT16": 16}  # fmt: skip
@@ -44,10 +46,12 @@ _CODES = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "INT16": 5, "INT32": 6, "INT64": 7,
 _BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2,
     17: 1, 18: 1, 19: 1, 20: 1}  # fmt: skip
 """Bytes per element of raw data, by the code of its type."""
+_HALVES = (21, 22)
+"""Codes of types of which a byte, or a number, has two elements, the first in its lower bits."""
 _TYPED_FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data",
     13: "uint64_data"}  # fmt: skip
 """The field with an element per number, by the code of its type; of others it is `int32_data`."""
-_OTHER_DTYPES = {8: "string", 14: "complex64", 15: "complex128", 21: "uint4", 22: "int4", 23: "fp4"}
+_OTHER_DTYPES = {8: "string", 14: "complex64", 15: "complex128", 23: "fp4"}
 
 _NUMPY_NAMES: dict[DType, str] = {
     DType.FLOAT64: "float64",
@@ -125,34 +129,46 @@ class TensorRecord:
         """Whether `load` can find values."""
         return self.in_file or (self.source is not None and is_file(self.source))
 
-    def load(self) -> Array:
-        """The values. Raises `ImportModelError` if they cannot be read or do not fit the type."""
+    def load(self, *, mapped: bool = False) -> Array:
+        """The values; if `mapped`, in the type that they are stored in, and those in an external
+        file stay there until they are used. Raises `ImportModelError` if they cannot be read or do
+        not fit the type."""
         import numpy as np
 
         try:
             if self.source is not None:
-                array = self._load_external(self.source)
+                array = self._load_external(self.source, mapped=mapped)
             else:
                 array = onnx_package("numpy_helper").to_array(self.proto)
-            return as_dtype(np.asarray(array).reshape(self.shape), self.dtype)
+            array = np.asarray(array).reshape(self.shape)
+            return array if mapped else as_dtype(array, self.dtype)
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise ImportModelError(
                 f"the values of tensor {self.name!r} do not fit its type "
                 f"{self.dtype.short_name}{list(self.shape)}: {error}"
             ) from error
 
-    def _load_external(self, path: Path) -> Array:
+    def _load_external(self, path: Path, *, mapped: bool) -> Array:
         import numpy as np
 
         entries = {_text(e.key): _text(e.value) for e in self.proto.external_data}
         offset = int(entries.get("offset", 0))
-        dtype = np.dtype(onnx_package("helper").tensor_dtype_to_np_dtype(self.proto.data_type))
-        wanted = self.num_elements * dtype.itemsize
+        code = int(self.proto.data_type)
+        dtype = np.dtype(onnx_package("helper").tensor_dtype_to_np_dtype(code))
+        wanted = _raw_bytes(code, self.num_elements)
         if offset < 0 or offset + wanted > path.stat().st_size:
             raise ValueError(f"{path.name} ends before byte {offset + wanted}")
+        if mapped:
+            return np.memmap(path, dtype, "r", offset, (self.num_elements,))
         with path.open("rb") as file:
             file.seek(offset)
-            return np.frombuffer(file.read(wanted), dtype)
+            raw = file.read(wanted)
+        if code not in _HALVES:
+            return np.frombuffer(raw, dtype)
+        pairs = np.frombuffer(raw, np.uint8)
+        numbers = np.stack([pairs & 15, pairs >> 4], -1).reshape(-1)[: self.num_elements]
+        is_signed = _DTYPES[code] is DType.INT8
+        return numbers.astype(np.int8) - 16 * (numbers > 7) if is_signed else numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -525,8 +541,9 @@ def _has_data(proto: Any, name: str, shape: Sequence[int]) -> bool:
     code, wanted = int(proto.data_type), math.prod(shape)
     raw = len(proto.raw_data)
     if raw:
-        found, wanted, unit = raw, wanted * _BYTES[code], "bytes"
+        found, wanted, unit = raw, _raw_bytes(code, wanted), "bytes"
     else:
+        wanted = -(-wanted // 2) if code in _HALVES else wanted
         found, unit = len(getattr(proto, _TYPED_FIELDS.get(code, "int32_data"))), "numbers"
     if found not in (0, wanted):
         raise ImportModelError(
@@ -534,6 +551,11 @@ def _has_data(proto: Any, name: str, shape: Sequence[int]) -> bool:
             f"{wanted:,}, or none in a file without weights: it may be damaged; export it again"
         )
     return found == wanted
+
+
+def _raw_bytes(code: int, elements: int) -> int:
+    """The bytes that elements of a type take in a file."""
+    return -(-elements // 2) if code in _HALVES else elements * _BYTES[code]
 
 
 def sorted_nodes(

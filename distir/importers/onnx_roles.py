@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord
+from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord, read_dtype
 from distir.ir.core import Array
 from distir.ir.types import TensorType
 
@@ -33,10 +33,10 @@ class Decision:
 
 _MOVING_OPS = frozenset(
     "Identity Cast CastLike Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile "
-    "Concat Pad Dropout QuantizeLinear DequantizeLinear".split()
+    "Concat Pad Resize Upsample Dropout QuantizeLinear DequantizeLinear".split()
 )
-"""Ops that only move elements, or write them in other types, so that a tensor is followed through
-them."""
+"""Ops that only move elements of their first operand, as positions of an image are stretched, or
+write them in other types, so that a tensor is followed through them."""
 _SMALL_SLOTS = {
     "Gemm": (2,),
     "FusedGemm": (2,),
@@ -343,7 +343,11 @@ class _Uses:
         op = node.op_type
         onward = [(name, kept) for name in node.results if name]
         meets_data = self._roles.meets_data(node, position)
-        if op in _NEVER_TRAINED:
+        if op == "Cast" and not read_dtype(node.attributes.get("to", 1), "the result").is_float:
+            self.fixed.add("integers are made of it")
+            return []
+        is_moved = op in _MOVING_OPS and position == 0
+        if op in _NEVER_TRAINED and not is_moved:
             self.fixed.add(f"operand of {op}")
             return []
         if position in _SMALL_SLOTS.get(op, ()):
@@ -352,7 +356,7 @@ class _Uses:
         if op == "BatchNormalization" and position in (3, 4):
             self.fixed.add("running statistics of a BatchNormalization")
             return []
-        if op in _MOVING_OPS and position == 0 and not meets_data:
+        if is_moved and not meets_data:
             return onward
         if op == "Gather" and position == 0:
             return self._gathered(node, kept)

@@ -9,7 +9,6 @@ from distir.importers.onnx_by_name import known_op_types
 
 _REASONS = {
     "Loop|Scan|SequenceMap": "its iterations run one after another; export it unrolled",
-    "LSTM|GRU|RNN": "its steps run one after another; export it unrolled",
     "(Random|Bernoulli|Multinomial).*": "it draws random numbers; make them an input of the model",
     "(Sequence|Optional).*": "its results are not tensors; export the model without it",
     "NonZero": "the shape of its result depends on data; a mixture of experts can be given by its "

@@ -79,6 +79,9 @@ class Op(metaclass=_OpClass):
     picks_by: ClassVar[int | None] = None
     """The operand whose elements are places along loop 0, which is positional. Those below zero
     count from the loop's end, as the model has it: padding lies behind that."""
+    steps_along: ClassVar[int | None] = None
+    """The dim of the first operand along which every position needs what the one before it has
+    left, as the steps of a recurrent layer do."""
     always_lowered: ClassVar[bool] = False
     """Whether programs are analysed with the op's `lower`ed form in its place."""
 

@@ -168,7 +168,7 @@ class TransformerConfig:
         if self.experts is not None:
             count, top_k = self.experts.count, self.experts.top_k
             self._require(
-                0 < top_k < count, f"{top_k} of {count} experts per token; expected fewer than all"
+                0 < top_k <= count, f"{top_k} of {count} experts per token; expected at least one"
             )
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from distir.ir.core import Array, Backward, Gradients, Op
 from distir.ir.registered import register_op
 from distir.ir.signature import Kind, Signature, SignatureBuilder, broadcast_signature
 from distir.ir.types import DType, TensorType
+from distir.ops.arithmetic import Div, Mul
 from distir.ops.base import normalize_axis
 from distir.ops.lookup import GatherElementsGradient
 from distir.ops.tensor import Slice
@@ -107,15 +108,14 @@ class Trilu(Op):
         return (back.add(self, back.gradient),)
 
 
-@register_op("CumSum")
-@dataclass(frozen=True, slots=True)
-class CumSum(Op):
-    """Running sums along `axis`: up to each element, without the element itself if `exclusive`, and
-    from the end if `reverse`."""
+class Running(Op):
+    """Base of sums and products along `axis`: up to each element, without the element itself if
+    `exclusive`, and from the end if `reverse`."""
 
+    __slots__ = ()
     axis: int
-    exclusive: bool = False
-    reverse: bool = False
+    exclusive: bool
+    reverse: bool
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         normalize_axis(self.name, self.axis, operands[0].rank)
@@ -125,6 +125,17 @@ class CumSum(Op):
         shape = operands[0].shape
         whole = frozenset((self.axis % len(shape),))
         return broadcast_signature([shape], shape, whole_dims=whole)
+
+
+@register_op("CumSum")
+@dataclass(frozen=True, slots=True)
+class CumSum(Running):
+    """Running sums along `axis`: up to each element, without the element itself if `exclusive`, and
+    from the end if `reverse`."""
+
+    axis: int
+    exclusive: bool = False
+    reverse: bool = False
 
     def evaluate(self, *operands: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -141,6 +152,32 @@ class CumSum(Op):
     def derivative(self, back: Backward) -> Gradients:
         op = replace(self, reverse=not self.reverse)
         return (back.add(op, back.gradient),)
+
+
+@register_op("CumProd")
+@dataclass(frozen=True, slots=True)
+class CumProd(Running):
+    """Running products along `axis`, as `CumSum` has sums. The derivative is right only if no
+    factor is zero."""
+
+    axis: int
+    exclusive: bool = False
+    reverse: bool = False
+
+    def evaluate(self, *operands: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        x = np.flip(operands[0], self.axis) if self.reverse else operands[0]
+        if self.exclusive:
+            x = np.roll(x, 1, self.axis)
+            x[(slice(None),) * (self.axis % x.ndim) + (0,)] = 1
+        total = np.cumprod(x, axis=self.axis)
+        return (np.flip(total, self.axis) if self.reverse else total,)
+
+    def derivative(self, back: Backward) -> Gradients:
+        product = back.add(Mul(), back.gradient, back.result)
+        total = back.add(CumSum(self.axis, self.exclusive, not self.reverse), product)
+        return (back.add(Div(), total, back.operands[0]),)
 
 
 @register_op("ArgMax")

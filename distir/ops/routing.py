@@ -59,10 +59,10 @@ class TopKMask(Op):
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         (scores,) = operands
-        if not scores.rank or not 0 < self.k < scores.shape[-1]:
+        if not scores.rank or not 0 < self.k <= scores.shape[-1]:
             raise ShapeError(
                 f"TopKMask: {self.k} elements of the last dim of {scores}; expected at least 1 "
-                "and fewer than it has"
+                "and no more than it has"
             )
         return (TensorType(scores.shape, DType.BOOL),)
 

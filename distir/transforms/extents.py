@@ -51,11 +51,11 @@ def find_extents(
     """Finds the batch and the sequences of a function by what ops do with the axes of its inputs.
 
     The batch is the first axis of an input that every op on activations goes over in parallel, or,
-    if there is none, an axis of an input's first dim. Sequences are axes that needed a boundary,
-    that no weight of a product carries, and at whose positions some product has the same weights:
-    features that are only multiplied with each other are no sequence. Where dims of inputs are
-    `stated` to be sequences, by the names of inputs, only these are. Raises `TransformError` if
-    there is no batch.
+    if there is none, an axis of an input's first dim. Sequences are axes that needed a boundary, or
+    that an op steps along, that no weight of a product carries, and at whose positions some product
+    has the same weights: features that are only multiplied with each other are no sequence. Where
+    dims of inputs are `stated` to be sequences, by the names of inputs, only these are. Raises
+    `TransformError` if there is no batch.
     """
     roles = Roles.of(function)
     if not roles.activations:
@@ -109,8 +109,8 @@ def find_extents(
 class _Treated:
     """What ops on activations do with axes: they do not go over those that are `barred` in
     parallel, weights of products carry those that are `weighed`, at the positions of those that are
-    `alike` (tied) a product has the same weights, and those that are `bounded` end at a boundary,
-    in order."""
+    `alike` (tied) a product has the same weights, and those that are `bounded`, in order, end at a
+    boundary, or are stepped along."""
 
     barred: set[Axis]
     weighed: set[Axis]
@@ -139,6 +139,8 @@ class _Treated:
             after = axes.of(node.result)
             before = (a for dim in axes.dims[node.operands[0]] for a in dim)
             self.bounded.update(dict.fromkeys(a for a in before if a not in after))
+        if node.op.steps_along is not None:
+            self.bounded.update(dict.fromkeys(axes.dims[node.operands[0]][node.op.steps_along]))
 
 
 def _batch(

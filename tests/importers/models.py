@@ -203,6 +203,30 @@ def convnet(batch: Any = "batch") -> Any:
     )
 
 
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+"""The gates of recurrent layers."""
+
+
+def recurrent(kind: str, words: int = 9, size: int = 6, layers: int = 2) -> Any:
+    """A language model: an embedding, recurrent layers with steps in front of samples, a head."""
+    width = GATES[kind] * size
+    stored = {"table": weights(words, size), "head": weights(size, words), "one": integers(1)}
+    nodes = [node("Gather", "table ids", "e"), node("Transpose", "e", "x0", perm=[1, 0, 2])]
+    attributes = {"linear_before_reset": 1} if kind == "GRU" else {}
+    for layer in range(layers):
+        names = [f"{name}{layer}" for name in ("w", "r", "b")]
+        shapes = [(1, width, size), (1, width, size), (1, 2 * width)]
+        apart = layer + 1  # equal matrices would be one
+        stored |= {n: weights(*shape) / apart for n, shape in zip(names, shapes, strict=True)}
+        operands = " ".join((f"x{layer}", *names))
+        nodes += [
+            node(kind, operands, f"every{layer}", hidden_size=size, **attributes),
+            node("Squeeze", f"every{layer} one", f"x{layer + 1}"),
+        ]
+    nodes += [node("Transpose", f"x{layers}", "y", perm=[1, 0, 2]), node("MatMul", "y head", "out")]
+    return model({"ids": (INT64, ["batch", "sequence"])}, nodes, "out", stored)
+
+
 def every_small_model() -> dict[str, Any]:
     """The models of this file, by name."""
     return {
@@ -211,6 +235,7 @@ def every_small_model() -> dict[str, Any]:
         "attention of opset 13": attention(opset=13),
         "attention of batch 1": attention(1, 8),
         "convnet": convnet(),
+        "recurrent": recurrent("LSTM"),
         "stripped attention": stripped(attention()),
         "stripped convnet": stripped(convnet(1)),
     }

@@ -352,12 +352,14 @@ def trilu(draw: Draw, name: str) -> OneNode:
     return OneNode(name, operands, {"upper": draw(st.integers(0, 1))}, {1})
 
 
-@case("CumSum")
-def cumsum(draw: Draw, name: str) -> OneNode:
+@case("CumSum", *(["CumProd"] if onnx.defs.has("CumProd") else []))
+def running(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     axis = np.asarray(_axis(draw, len(shape)), np.int64)
     flags = {key: draw(st.integers(0, 1)) for key in ("exclusive", "reverse")}
-    return OneNode(name, [_real(draw, shape), axis], flags, {1})
+    return OneNode(
+        name, [_real(draw, shape), axis], flags, {1}, opset=14 if name == "CumSum" else 26
+    )
 
 
 @case("ArgMax", "ArgMin")
@@ -394,6 +396,19 @@ def pad(draw: Draw, name: str) -> OneNode:
     if mode == "constant" and draw(st.booleans()):
         operands.append(np.asarray(0.5))
     return OneNode(name, operands, {"mode": mode}, {1, 2})
+
+
+@case("DFT")
+def dft(draw: Draw, name: str) -> OneNode:
+    """Real and complex signals, at their length, cut, and padded with zeros."""
+    shape = (*_shape(draw, 2, 3), draw(st.integers(1, 2)))
+    axis = draw(st.integers(0, len(shape) - 2))
+    way = draw(st.sampled_from(({}, {"inverse": 1}, {"onesided": 1})))
+    length = np.asarray(draw(st.integers(2, 6)), np.int64) if draw(st.booleans()) else None
+    x = _real(draw, shape if way != {"inverse": 1} else (*shape[:-1], 2))
+    if draw(st.booleans()):
+        return OneNode(name, [x, length, np.asarray(axis, np.int64)], way, {1, 2}, opset=20)
+    return OneNode(name, [x, length], {**way, "axis": axis}, {1}, opset=19)
 
 
 @case("DepthToSpace")
@@ -457,7 +472,7 @@ def reduction(draw: Draw, name: str) -> OneNode:
     return OneNode(name, operands, attributes, {1})
 
 
-@case("Softmax", "LogSoftmax")
+@case("Softmax", "LogSoftmax", "Hardmax")
 def softmax(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     axis = draw(st.integers(0, len(shape) - 1))
@@ -480,7 +495,8 @@ def layer_norm(draw: Draw, name: str) -> OneNode:
 def lp_norm(draw: Draw, name: str) -> OneNode:
     shape = _shape(draw)
     attributes = {"axis": _axis(draw, len(shape)), "p": draw(st.integers(1, 2))}
-    return OneNode(name, [_positive(draw, shape)], attributes)
+    x = _positive(draw, shape) * draw(st.integers(0, 1))
+    return OneNode(name, [x], attributes, opset=22)
 
 
 @case("BatchNormalization")
@@ -525,6 +541,36 @@ def _window(draw: Draw, rank: int) -> tuple[list[int], dict[str, Any]]:
     mode = draw(st.sampled_from(("NOTSET", "NOTSET", "SAME_UPPER", "VALID")))
     attributes |= {"pads": pads} if mode == "NOTSET" else {"auto_pad": mode}
     return kernel, attributes
+
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@case(*_GATES)
+def recurrent(draw: Draw, name: str) -> OneNode:
+    """Zero states before the first step are those that are not there."""
+    direction = draw(st.sampled_from(("forward", "reverse", "bidirectional")))
+    directions = 2 if direction == "bidirectional" else 1
+    steps, batch, size, hidden = (draw(_small) for _ in range(4))
+    layout, width = draw(st.integers(0, 1)), _GATES[name] * hidden
+    attributes: dict[str, Any] = {
+        "direction": direction, "hidden_size": hidden, "layout": layout
+    }  # fmt: skip
+    if name == "GRU":
+        attributes["linear_before_reset"] = 1
+    if name == "LSTM" and draw(st.booleans()):
+        attributes["activations"] = ["Sigmoid", "Tanh", "Tanh"] * directions
+    order = (1, 0, 2) if layout else (0, 1, 2)
+    x = _real(draw, (steps, batch, size)).transpose(order)
+    weights = [_real(draw, (directions, width, n)) for n in (size, hidden)]
+    bias = _real(draw, (directions, 2 * width)) if draw(st.booleans()) else None
+    operands = [x, *weights, bias]
+    kind = draw(st.sampled_from(("absent", "zero", "given")))
+    if kind != "absent":
+        count = 2 if name == "LSTM" else 1
+        states = [_real(draw, (directions, batch, hidden)).transpose(order) for _ in range(count)]
+        operands += [None, *([0 * state for state in states] if kind == "zero" else states)]
+    return OneNode(name, operands, attributes, results=3 if name == "LSTM" else 2)
 
 
 @case("Conv")

@@ -11,7 +11,6 @@ from distir.importers.onnx_unknown import unknown_op
     ("key", "reason"),
     [
         ("Scan", "one after another; export it unrolled"),
-        ("GRU", "its steps run one after another"),
         ("RandomNormalLike", "draws random numbers"),
         ("SequenceInsert", "its results are not tensors"),
         ("NonZero", "config.json"),

@@ -171,3 +171,31 @@ def test_the_range_of_a_long_sum_is_found_at_once() -> None:
     inputs = {f"b{i}": (9, ["batch", "sequence"]) for i in range(40)}
     program = build_program(import_onnx(_placed(making, inputs)), training=False)
     assert program.longest_sequence == ROWS - 40
+
+
+def test_positions_that_are_counted_in_floats_are_made_of_constants() -> None:
+    """As the newer exporter writes OPT: ones are expanded, added up and become integers."""
+    made = model(
+        {"ids": (INT64, ["n", "s"])},
+        [
+            node("Shape", "ids", "shape"),
+            node("Expand", "one shape", "ones"),
+            node("CumSum", "ones last", "counted"),
+            node("Sub", "counted one", "from_zero"),
+            node("Cast", "from_zero", "places", to=INT64),
+            node("Gather", "positions places", "p"),
+            node("Gather", "words ids", "w"),
+            node("Add", "p w", "h"),
+            node("LayerNormalization", "h scale bias", "normed"),
+            node("MatMul", "normed head", "y"),
+        ],
+        "y",
+        {
+            "one": np.asarray(1, np.float32), "last": np.asarray(1), "positions": weights(40, 6),
+            "words": weights(9, 6), "scale": weights(6), "bias": weights(6),
+            "head": weights(6, 9),
+        },
+    )  # fmt: skip
+    function = import_onnx(made)
+    names = {value.name for value in function.parameters}
+    assert names == {"positions", "words", "scale", "bias", "head"}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+import onnx
 import pytest
 
 from distir.execute.sequential import evaluate
 from distir.importers.onnx import read_onnx
+from distir.importers.onnx_file import read_model
 from distir.ir import DType
-from distir.program import build_program
+from distir.program import build_program, parameter_count
 from tests.importers.models import FLOAT, INT64, model, node, weights
 
 WIDTH, INNER, WORDS = 8, 12, 30
@@ -290,3 +293,30 @@ def test_a_quantized_softmax_is_that_of_the_opset_that_it_names() -> None:
     x = np.random.default_rng(3).normal(size=(2, 3, 4))
     (found,) = evaluate(read_onnx(made).function, [x])
     np.testing.assert_allclose(found.sum(axis=(1, 2)), 1)
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_weights_of_four_bits_are_read(tmp_path: Path, is_signed: bool, is_apart: bool) -> None:
+    """Two to a byte, in the file and beside it, with a scale per four rows."""
+    low = -8 if is_signed else 0
+    numbers = np.random.default_rng(0).integers(low, low + 16, (WIDTH, 5))
+    scales = abs(weights(WIDTH // 4, 5))
+    product = [
+        node("DequantizeLinear", "w scales", "wf", axis=0, block_size=4),
+        node("MatMul", "x wf", "y"),
+    ]
+    inputs = {"x": (FLOAT, ["batch", WIDTH])}
+    made = model(inputs, product, "y", {"scales": scales}, opset=21)
+    types = onnx.TensorProto
+    code = types.INT4 if is_signed else types.UINT4
+    stored = onnx.helper.make_tensor("w", code, numbers.shape, numbers.reshape(-1))
+    raw = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(stored), "w")
+    made.graph.initializer.append(raw if is_apart else stored)
+    path = tmp_path / "weights.onnx"
+    beside = {"save_as_external_data": True, "location": "data", "size_threshold": 0}
+    cast("Any", onnx).save(made, path, **beside if is_apart else {})
+    np.testing.assert_array_equal(read_model(path).graph.initializers["w"].load(), numbers)
+    function = read_onnx(path).function
+    assert parameter_count(function) == numbers.size
+    assert [each.op.name for each in function.nodes] == ["MatMul"]

@@ -312,7 +312,7 @@ def decoder(layers: int, bits: int = 0) -> Any:
             sizes = {"K": rows, "N": columns, "bits": bits, "block_size": 32}
             nodes.append(runtime("MatMulNBits", operands, f"{name}.y", **sizes))
         else:
-            stored[name] = weights(rows, columns)
+            stored[name] = weights(rows, columns) / len(nodes)  # equal matrices would be one
             nodes.append(node("MatMul", f"{x} {name}", f"{name}.y"))
         return f"{name}.y"
 

@@ -6,6 +6,8 @@ operands for the others.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from distir.ir import DType, Op
@@ -14,6 +16,7 @@ from distir.ops import (
     attention,
     channel_norm,
     conv,
+    fourier,
     linalg,
     lookup,
     loss,
@@ -22,6 +25,7 @@ from distir.ops import (
     padding,
     pooling,
     positions,
+    recurrent,
     routing,
     sampling,
     tensor,
@@ -141,6 +145,11 @@ def _indexing() -> list[Case]:
         _case(p.Trilu(False, -1), real(4, 6)),
         _case(p.CumSum(1), real(4, 6)),
         _case(p.CumSum(0, exclusive=True, reverse=True), real(4, 6)),
+        _case(p.CumProd(1), positive(4, 6)),
+        _case(p.CumProd(0, exclusive=True), positive(4, 6)),
+        _case(p.CumProd(-1, exclusive=True, reverse=True), positive(4, 6)),
+        _case(fourier.Fourier(1), real(4, 6, 2)),
+        _case(fourier.Fourier(0, inverse=True), real(5, 4, 2)),
         _case(p.ArgMax(1), real(4, 6)),
         _case(p.ArgMax(-1, keepdims=False, last=True), integers(3, 4, 6)),
         _case(p.TopK(2), real(4, 6)),
@@ -275,6 +284,31 @@ def _routing() -> list[Case]:
     ]
 
 
+def _recurrent() -> list[Case]:
+    """Three steps of two samples with four hidden numbers, alone and with what was before."""
+    cases: list[Case] = []
+    layers = (recurrent.RNNSteps, recurrent.LSTMSteps, recurrent.GRUSteps)
+    for cls, reverse in itertools.product(layers, (False, True)):
+        op = cls(reverse)
+        width, state, kept = op.gates * 4, real(3, 2, 4), real(3, 2, op.kept * 4)
+        first = [real(2, 4)] * op.states
+        layer = (real(3, 2, width), real(width, 4), real(width))
+        made = (real(width, 4), *[state] * op.states, *[kept] * (op.kept > 0))
+        cases += [_case(op, *layer), _case(op, *layer, *first)]
+        cases += [_case(recurrent.RecurrenceGradient(op, (0,)), *made, state)]
+        every = tuple(range(len(made) - 1))
+        gradient = recurrent.RecurrenceGradient(op, every)
+        cases += [_case(gradient, *made, *first, *made[1:])]
+    rectified = recurrent.RNNSteps(rectified=True)
+    products, states, first = real(3, 2, 8), real(3, 2, 4), real(2, 4)
+    return [
+        *cases,
+        _case(rectified, real(3, 2, 4), real(4, 4), real(4)),
+        _case(recurrent.RecurrenceWeightGradient(), products, states),
+        _case(recurrent.RecurrenceWeightGradient(True), products, states, first),
+    ]
+
+
 def _training() -> list[Case]:
     return [
         _case(padding.MaskPadding(1, 4, lowest=False), real(3, 6)),
@@ -305,6 +339,7 @@ _LISTED: tuple[Case, ...] = (
     *_convolutions(),
     *_samplings(),
     *_routing(),
+    *_recurrent(),
     *_training(),
 )
 

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distir import Workload, load_model
+from distir import Strategy, Workload, load_model
 from distir.errors import ImportModelError, ShapeError
 from distir.execute.sequential import evaluate
+from distir.execute.verify import verify
 from distir.ir import Builder, DType, TensorType
 from distir.models.experts import Experts, mixture
+from distir.models.transformer import TransformerConfig
 from distir.ops.routing import (
     ALIGNMENT,
     LEAST_CAPACITY,
@@ -92,8 +94,9 @@ def test_weights_take_the_slots_of_their_tokens() -> None:
 def test_of_equal_scores_the_first_is_chosen() -> None:
     (mask,) = TopKMask(2).evaluate(np.array([[1.0, 3, 3, 3], [0, 0, 0, 1]]))
     assert mask.tolist() == [[False, True, True, False], [True, False, False, True]]
-    with pytest.raises(ShapeError, match="TopKMask: 4 elements of the last dim of"):
-        TopKMask(4).infer(TensorType((2, 4), DType.FLOAT32))
+    assert TopKMask(4).evaluate(np.array([[1.0, 3, 3, 3]]))[0].all()
+    with pytest.raises(ShapeError, match="TopKMask: 5 elements of the last dim of"):
+        TopKMask(5).infer(TensorType((2, 4), DType.FLOAT32))
 
 
 def test_experts_are_chosen_from_the_groups_whose_best_add_up_to_most() -> None:
@@ -117,11 +120,14 @@ def test_groups_of_experts_are_equal_and_hold_enough() -> None:
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-def test_a_mixture_with_slots_for_all_is_the_weighted_sum_of_its_experts(scoring: Any) -> None:
+@pytest.mark.parametrize("top_k", [2, 5])
+def test_a_mixture_with_slots_for_all_is_the_weighted_sum_of_its_experts(
+    top_k: int, scoring: Any
+) -> None:
     """Against the definition, token by token: gated experts, weights of the chosen adding up to 1,
     times the scale, and a shared expert for all."""
     experts = Experts(
-        count=5, top_k=2, ffn=7, scoring=scoring, scale=1.5, corrected=True, shared_ffn=3,
+        count=5, top_k=top_k, ffn=7, scoring=scoring, scale=1.5, corrected=True, shared_ffn=3,
         imbalance=2.5,
     )  # fmt: skip
     builder = Builder()
@@ -164,3 +170,14 @@ def test_the_fullest_expert_sets_the_slots() -> None:
         load_model("gpt2", imbalance=2.0)
     with pytest.raises(ImportModelError, match=r"imbalance is 0\.5; expected at least 1"):
         load_model("mixtral-8x7b", imbalance=0.5)
+
+
+def test_tokens_that_go_to_all_experts_are_split_as_others_are() -> None:
+    config = TransformerConfig(
+        name="all", layers=2, hidden=16, heads=4, vocabulary=24, sequence_length=32,
+        experts=Experts(count=4, top_k=4, ffn=8),
+    )  # fmt: skip
+    workload = Workload(model=load_model(config.build), batch_size=8, sequence_length=16)
+    assert num_slots(16, experts=4, top_k=4) == 16
+    for strategy in (Strategy(dp=4, ep=2), Strategy(dp=2, tp=2, pp=2, ep=2, microbatches=2)):
+        assert verify(workload, strategy).passed

@@ -67,14 +67,13 @@ def trilu(call: Call) -> Value:
     return call.add(positions.Trilu(bool(call.attribute("upper", 1)), k), call.operand(0))
 
 
-@converts("CumSum")
-def cumsum(call: Call) -> Value:
-    """CumSum along a dim that is a constant."""
+@converts("CumSum", "CumProd")
+def running(call: Call) -> Value:
+    """CumSum or CumProd along a dim that is a constant."""
+    cls = positions.CumSum if call.node.op_type == "CumSum" else positions.CumProd
     axis = int(call.array(1, "the axis").reshape(()))
-    axis = normalize_axis("CumSum", axis, call.type().rank)
-    op = positions.CumSum(
-        axis, bool(call.attribute("exclusive", 0)), bool(call.attribute("reverse", 0))
-    )
+    axis = normalize_axis(call.node.op_type, axis, call.type().rank)
+    op = cls(axis, bool(call.attribute("exclusive", 0)), bool(call.attribute("reverse", 0)))
     return call.add(op, call.operand(0))
 
 
@@ -202,6 +201,7 @@ def pad(call: Call) -> Value:
 
     x = call.operand(0)
     rank = x.type.rank
+    mode = str(call.attribute("mode", "constant"))
     pads = call.integer_list("pads", 1, since=11) or call.attribute("paddings") or (0,) * 2 * rank
     axes = call.integers(3, "the axes") if call.has(3) else tuple(range(rank))
     if len(pads) != 2 * len(axes) or max(map(abs, pads), default=0) > 1 << 32:
@@ -218,7 +218,6 @@ def pad(call: Call) -> Value:
     before, after = [max(0, n) for n in before], [max(0, n) for n in after]
     if not any(before) and not any(after):
         return x
-    mode = str(call.attribute("mode", "constant"))
     if mode == "constant":
         value = call.attribute("value", 0.0)
         if call.opset >= 11:

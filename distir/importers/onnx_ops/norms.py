@@ -11,28 +11,44 @@ from distir.importers.onnx_ops.shapes import expanded
 from distir.ir.core import Value
 from distir.ir.types import DType, TensorType
 from distir.ops import norm
+from distir.ops.activations import Clip
 from distir.ops.arithmetic import Abs, Add, Div, Mul, Reciprocal, Sqrt, Sub
 from distir.ops.base import normalize_axis
+from distir.ops.comparisons import Equal
+from distir.ops.elementwise import Cast
+from distir.ops.positions import ArgMax
 from distir.ops.reduce import ReduceMean, ReduceSum
 from distir.ops.tensor import Reshape
 
 
-@converts("Softmax", "LogSoftmax")
+@converts("Softmax", "LogSoftmax", "Hardmax")
 def softmax(call: Call) -> Value:
-    """Softmax or LogSoftmax along one dim; before opset 13, along all dims from `axis` on."""
-    op = norm.Softmax if call.node.op_type == "Softmax" else norm.LogSoftmax
+    """Softmax, LogSoftmax or Hardmax along one dim; before opset 13, along all dims from `axis`
+    on."""
     x = call.operand(0)
     rank = x.type.rank
     axis = normalize_axis(
-        "Softmax", int(call.attribute("axis", 1 if call.opset < 13 else -1)), rank
+        call.node.op_type, int(call.attribute("axis", 1 if call.opset < 13 else -1)), rank
     )
     if call.opset >= 13 or math.prod(x.type.shape[axis:]) == x.type.shape[axis]:
-        return call.add(op(axis), x)
+        return _maximum(call, x, axis)
     if axis == rank - 1:
-        return call.add(op(axis), x)
+        return _maximum(call, x, axis)
     flat = (*x.type.shape[:axis], math.prod(x.type.shape[axis:]))
-    result = call.add(op(axis), call.add(Reshape(flat), x))
+    result = _maximum(call, call.add(Reshape(flat), x), axis)
     return call.add(Reshape(x.type.shape), result)
+
+
+def _maximum(call: Call, x: Value, axis: int) -> Value:
+    """Softmax or LogSoftmax; a Hardmax is 1 at the first of the largest elements, and else 0."""
+    import numpy as np
+
+    if call.node.op_type != "Hardmax":
+        op = norm.Softmax(axis) if call.node.op_type == "Softmax" else norm.LogSoftmax(axis)
+        return call.add(op, x)
+    places = np.arange(x.type.shape[axis]).reshape(-1, *(1,) * (x.type.rank - axis - 1))
+    numbered = call.builder.constant(places, DType.INT64, "places")
+    return call.add(Cast(x.type.dtype), call.add(Equal(), numbered, call.add(ArgMax(axis), x)))
 
 
 def _fitted(call: Call, position: int, shape: tuple[int, ...]) -> Value:
@@ -99,14 +115,22 @@ def skip_layer_normalization(call: Call) -> Sequence[Value | None]:
 
 @converts("LpNormalization")
 def lp_normalization(call: Call) -> Value:
-    """`x` divided by its L1 or L2 norm along one dim."""
+    """`x` divided by its L1 or L2 norm along one dim; zero where that is zero."""
     axis = normalize_axis("LpNormalization", int(call.attribute("axis", -1)), call.type().rank)
     x = call.operand(0)
     if int(call.attribute("p", 2)) == 1:
-        size = call.add(ReduceSum((axis,)), call.add(Abs(), x))
-    else:
-        size = call.add(Sqrt(), call.add(ReduceSum((axis,)), call.add(Mul(), x, x)))
-    return call.add(Div(), x, size)
+        return call.add(Div(), x, _above_zero(call, call.add(Abs(), x), axis))
+    squares = _above_zero(call, call.add(Mul(), x, x), axis)
+    return call.add(Div(), x, call.add(Sqrt(), squares))
+
+
+def _above_zero(call: Call, x: Value, axis: int) -> Value:
+    """The sum of numbers that are not negative, or a tiny one in its place."""
+    return call.add(Clip(_TINY), call.add(ReduceSum((axis,)), x))
+
+
+_TINY = 2.0**-126
+"""The smallest number that single precision, and bf16, hold in full."""
 
 
 @converts("Dropout")

@@ -308,6 +308,8 @@ def resize(call: Call) -> Value:
         raise ImportModelError(f"sizes {sizes}; expected at least 1 and less than {1 << 20}")
     if call.attribute("antialias", 0) and any(n < m for n, m in zip(sizes, shape, strict=True)):
         raise UnsupportedOpError(f"{call.node.label}: antialias is not supported; set it to 0")
+    # How elements are looked up, where all are taken as they are.
+    call.without_effect("mode", "coordinate_transformation_mode")
     for dim, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
         if size != shape[dim] or scale != 1:
             x = _resample(call, x, dim, size, float(scale), is_old)

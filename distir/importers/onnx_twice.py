@@ -1,0 +1,119 @@
+"""Matrices that a file stores several times, although they are one parameter.
+
+Exporters compute what depends on no input beforehand. Where a model uses a parameter several times,
+as one that shares its layers does, or a head that is tied to an embedding, they store it once per
+use, usually transposed. Matrices that were trained apart do not have the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from distir.errors import ImportModelError
+from distir.importers.onnx_file import GraphRecord, TensorRecord
+from distir.units import counted
+
+_LOOKED_AT = 32
+"""Elements of the middle row and column by which matrices are told apart at first: the first rows
+of an embedding may be those of padding, which are zero."""
+
+_LEAST_DISTINCT = 4
+"""Distinct values among these, without which a matrix may be as it was initialised: with zeros,
+with ones on a diagonal, with the same numbers in every row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a stored matrix is a copy of, by name, and whether it is transposed."""
+
+    of: str
+    is_turned: bool
+
+
+def stored_twice(graph: GraphRecord) -> Mapping[str, Copy]:
+    """Per stored matrix of floats with the values of another one: of which. That is one in which
+    rows are looked up, if there is such, otherwise the first."""
+    tables = {node.operands[0] for node in graph.nodes if node.op_type == "Gather"}
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for name, record in graph.initializers.items():
+        is_matrix = len(record.shape) > 1 and record.num_elements > 0
+        if is_matrix and record.dtype.is_float and record.has_values():
+            alike.setdefault((record.dtype, *sorted(record.shape)), []).append(name)
+    found: dict[str, Copy] = {}
+    for names in alike.values():
+        if len(names) > 1:
+            tensors = {name: graph.initializers[name] for name in names}
+            found.update(_copies(tensors, tables))
+    return found
+
+
+def told(copies: Mapping[str, Copy]) -> str:
+    """What to tell the user of copies that have become one parameter with what they are copies
+    of."""
+    name, copy = next(iter(copies.items()))
+    more = f"; likewise {counted(len(copies) - 1, 'other')}" if len(copies) > 1 else ""
+    way = ", transposed" if copy.is_turned else ""
+    return (
+        f"{name} has the values of {copy.of}{way}, as exporters write one parameter that is used "
+        f"several times: here they are one{more}"
+    )
+
+
+_Edge = tuple[tuple[int, ...], bytes, bytes]
+"""A shape, and the first elements of the middle row and of the middle column."""
+
+
+def _copies(
+    tensors: Mapping[str, TensorRecord], tables: Container[str]
+) -> Iterator[tuple[str, Copy]]:
+    """The copies among tensors with the same sizes in some order."""
+    edges = {name: edge for name, record in tensors.items() if (edge := _edge(record)) is not None}
+    originals: dict[_Edge, list[str]] = {}
+    for name in sorted(edges, key=lambda name: name not in tables):
+        copy = _copy_of(name, originals, tensors, edges)
+        if copy is None:
+            originals.setdefault(edges[name], []).append(name)
+        else:
+            yield name, copy
+
+
+def _edge(record: TensorRecord) -> _Edge | None:
+    """What a matrix is looked up by; None if they may be as they were initialised, or
+    cannot be read."""
+    import numpy as np
+
+    try:
+        rows = record.load(mapped=True).reshape(record.shape[0], -1)
+    except ImportModelError:
+        return None
+    height, width = rows.shape
+    row, column = rows[height // 2, :_LOOKED_AT], rows[:_LOOKED_AT, width // 2]
+    if min(len(np.unique(each.astype(np.float32))) for each in (row, column)) < _LEAST_DISTINCT:
+        return None
+    return record.shape, row.tobytes(), column.tobytes()
+
+
+def _copy_of(
+    name: str,
+    originals: Mapping[_Edge, Sequence[str]],
+    tensors: Mapping[str, TensorRecord],
+    edges: Mapping[str, _Edge],
+) -> Copy | None:
+    """What a tensor is a copy of; None if it is of none of `originals`."""
+    shape, row, column = edges[name]
+    for is_turned, edge in ((False, edges[name]), (True, (shape[::-1], column, row))):
+        for other in originals.get(edge, ()):
+            if not (is_turned and len(shape) > 2) and _equal(name, other, tensors, is_turned):
+                return Copy(other, is_turned)
+    return None
+
+
+def _equal(name: str, other: str, tensors: Mapping[str, TensorRecord], is_turned: bool) -> bool:
+    import numpy as np
+
+    a, b = (tensors[each].load(mapped=True) for each in (name, other))
+    return bool(np.array_equal(a, b.T if is_turned else b))
+
+
+__all__ = ["Copy", "stored_twice", "told"]
