@@ -22,19 +22,19 @@ SIZE, WORDS = 8, 12
 
 
 def language_model(head: Array, table: Array | None = None) -> Any:
-    """An embedding, two layers with the same matrix, stored twice, and a head."""
+    """An embedding, one layer that is used twice, whose matrix is stored twice, and a head."""
     shared = weights(SIZE, SIZE)
     return model(
         {"ids": (INT64, ["batch", "sequence"])},
         [
             node("Gather", "table ids", "e"),
-            node("MatMul", "e first", "a"), node("Tanh", "a", "b"),
-            node("MatMul", "b again", "c"), node("Tanh", "c", "d"),
+            node("MatMul", "e first", "a"), node("Add", "a bias", "aa"), node("Tanh", "aa", "b"),
+            node("MatMul", "b again", "c"), node("Add", "bias c", "cc"), node("Tanh", "cc", "d"),
             node("MatMul", "d head", "y"),
         ],
         "y",
         {
-            "head": head, "first": shared, "again": shared.copy(),
+            "head": head, "first": shared, "again": shared.copy(), "bias": weights(SIZE),
             "table": weights(WORDS, SIZE) if table is None else table,
         },
     )  # fmt: skip
@@ -45,7 +45,7 @@ def test_copies_are_one_parameter_and_compute_the_same() -> None:
     table[0] = 0  # the row of padding
     made = language_model(table.T.copy(), table)
     imported = read_onnx(made, load_weights=True)
-    assert parameter_count(imported.function) == WORDS * SIZE + SIZE * SIZE
+    assert parameter_count(imported.function) == WORDS * SIZE + SIZE * SIZE + SIZE
     (note,) = imported.function.notes
     assert "head has the values of table, transposed" in note
     assert note.endswith("here they are one; likewise 1 other")
@@ -79,9 +79,9 @@ def test_values_in_an_external_file_are_compared(tmp_path: Path, code: str) -> N
     cast("Any", onnx).save(
         made, path, save_as_external_data=True, location="data", size_threshold=0
     )
-    assert parameter_count(import_onnx(path)) == WORDS * SIZE + SIZE * SIZE
+    assert parameter_count(import_onnx(path)) == WORDS * SIZE + SIZE * SIZE + SIZE
     (tmp_path / "data").unlink()  # nothing is known of values, so that nothing is alike
-    assert parameter_count(import_onnx(path)) == 2 * WORDS * SIZE + 2 * SIZE * SIZE
+    assert parameter_count(import_onnx(path)) == 2 * (WORDS * SIZE + SIZE * SIZE + SIZE)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,34 @@ def test_matrices_that_may_be_as_they_were_initialised_stay_apart(alike: Array) 
         {"a": alike, "b": alike.copy()},
     )
     assert parameter_count(import_onnx(made)) == 2 * SIZE * SIZE
+
+
+def two_layers(second_bias: str, **stored: Array) -> Any:
+    """Two layers with equal matrices, and the biases that each of them adds."""
+    return model(
+        {"x": (FLOAT, ["batch", SIZE])},
+        [
+            node("Gemm", "x first bias", "h"), node("Tanh", "h", "t"),
+            node("Gemm", f"t again {second_bias}", "y"),
+        ],
+        "y",
+        {"first": weights(SIZE, SIZE), "again": weights(SIZE, SIZE), **stored},
+    )  # fmt: skip
+
+
+def test_layers_that_were_copied_as_they_were_initialised_stay_apart() -> None:
+    """They have equal matrices, as one layer has that is used twice, but each has its own bias."""
+    bias = weights(SIZE)
+    one = import_onnx(two_layers("bias", bias=bias))
+    assert parameter_count(one) == SIZE * SIZE + SIZE
+    apart = import_onnx(two_layers("other", bias=bias, other=bias.copy()))
+    assert parameter_count(apart) == 2 * SIZE * SIZE + 2 * SIZE
+
+
+def test_what_the_exporter_calls_parameters_stays_apart() -> None:
+    made = two_layers("bias", bias=weights(SIZE))
+    for name in ("first", "again"):
+        value = made.graph.value_info.add(name=name)
+        key = "pkg.torch.export.graph_signature.InputSpec.kind"
+        value.metadata_props.add(key=key, value="PARAMETER")
+    assert parameter_count(import_onnx(made)) == 2 * SIZE * SIZE + SIZE
