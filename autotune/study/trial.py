@@ -85,8 +85,8 @@ def plain_metrics(evaluation: Evaluation) -> dict[str, float | None]:
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Feasible trials, best first; of equals, first the one that needs less memory, and then the one
-    that was given first: searches number their trials each for itself."""
+    """Feasible trials, best first; of equals, first the one that needs less memory, and then the
+    one that was given first: searches number their trials each for itself."""
     usable = [trial for trial in trials if trial.feasible and trial.cost is not None]
     return sorted(usable, key=worth)
 
