@@ -18,6 +18,7 @@ from distir.ops.activations import Dropout, Gelu, Relu, Sigmoid, Silu, Tanh
 from distir.ops.attention import FusedAttention, FusedAttentionGradient
 from distir.ops.collective import Sharded
 from distir.ops.elementwise import UnaryGradient
+from distir.ops.fourier import Fourier
 from distir.ops.lookup import Gather, GatherGradient
 from distir.ops.loss import CrossEntropy, CrossEntropyGradient
 from distir.ops.norm import (
@@ -215,6 +216,15 @@ def _dropout(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any]:
     return (x * mask / (1 - op.ratio), mask)
 
 
+def _fourier(torch: Any, op: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """Numbers of 16 bits in fp32: PyTorch transforms no others everywhere."""
+    (x,) = operands
+    numbers = torch.view_as_complex((x if x.itemsize > 2 else x.float()).contiguous())
+    of = torch.fft.ifft if op.inverse else torch.fft.fft
+    norm = "forward" if op.inverse else "backward"  # neither is divided by the length
+    return (torch.view_as_real(of(numbers, dim=op.axis, norm=norm)),)
+
+
 # --- lookups and the loss -------------------------------------------------------------------------
 
 
@@ -286,6 +296,7 @@ KERNELS: dict[type[Op], Kernel] = {
     Relu: _relu,
     Dropout: _dropout,
     Silu: _silu,
+    Fourier: _fourier,
     UnaryGradient: _slope,
     Gather: _gather,
     GatherGradient: _gather_gradient,
