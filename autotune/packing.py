@@ -14,7 +14,7 @@ def packed(value: object) -> bytes:
 
 
 def unpacked(content: bytes) -> Any:
-    """The value that was packed. It may run anything: bytes must be from a friend."""
+    """The value that was packed. Bytes may run any code: they must be of a trusted source."""
     return _cloudpickle().loads(content)
 
 

@@ -20,6 +20,7 @@ from distir.ir.core import Array, Backward, Gradients, Op, Value
 from distir.ir.registered import register_op
 from distir.ir.signature import Dims, Kind, Signature, SignatureBuilder
 from distir.ir.types import TensorType
+from distir.ops.activations import Sigmoid
 from distir.ops.reduce import ReduceSum
 
 KERNELS_PER_STEP = 2
@@ -299,10 +300,7 @@ class RecurrenceWeightGradient(Op):
 # --- layers --------------------------------------------------------------------------------------
 
 
-def _sigmoid(x: Array) -> Array:
-    import numpy as np
-
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
+_SIGMOID = Sigmoid()
 
 
 @register_op("RNNSteps")
@@ -353,7 +351,7 @@ class LSTMSteps(Recurrence):
         import numpy as np
 
         total = inputs + products
-        i, o, f = (_sigmoid(total[:, place]) for place in range(3))
+        i, o, f = (_SIGMOID.apply(total[:, place]) for place in range(3))
         g = np.tanh(total[:, 3])
         cell = f * states[1] + i * g
         return (o * np.tanh(cell), cell), (i, o, f, g)
@@ -372,7 +370,7 @@ class LSTMSteps(Recurrence):
         of_cell = pulls[1] + pulls[0] * o * (1.0 - shown**2)
         given = np.split(pulls[2], 4, axis=-1)
         of_gates = (of_cell * g, pulls[0] * shown, of_cell * before[1], of_cell * i)
-        slopes = (i * (1.0 - i), o * (1.0 - o), f * (1.0 - f), 1.0 - g**2)
+        slopes = (*map(_SIGMOID.slope, (i, o, f)), 1.0 - g**2)
         total = [(a + b) * c for a, b, c in zip(of_gates, given, slopes, strict=True)]
         return total, total, (np.zeros_like(of_cell), of_cell * f)
 
@@ -394,7 +392,7 @@ class GRUSteps(Recurrence):
     ) -> tuple[Sequence[Array], Sequence[Array]]:
         import numpy as np
 
-        z, r = (_sigmoid(inputs[:, place] + products[:, place]) for place in range(2))
+        z, r = (_SIGMOID.apply(inputs[:, place] + products[:, place]) for place in range(2))
         new = np.tanh(inputs[:, 2] + r * products[:, 2])
         return ((1.0 - z) * new + z * states[0],), (z, r, new, products[:, 2])
 
@@ -410,8 +408,8 @@ class GRUSteps(Recurrence):
         z, r, new, product = gates
         given = np.split(pulls[1], 4, axis=-1)
         of_new = (pulls[0] * (1.0 - z) + given[2]) * (1.0 - new**2)
-        of_z = (pulls[0] * (before[0] - new) + given[0]) * z * (1.0 - z)
-        of_r = (of_new * product + given[1]) * r * (1.0 - r)
+        of_z = (pulls[0] * (before[0] - new) + given[0]) * _SIGMOID.slope(z)
+        of_r = (of_new * product + given[1]) * _SIGMOID.slope(r)
         return (
             (of_z, of_r, of_new),
             (of_z, of_r, of_new * r + given[3]),
