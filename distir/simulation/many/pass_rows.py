@@ -18,7 +18,7 @@ from distir.simulation.many.numbered_stages import NumberedBlocks, StagesOfBlock
 from distir.simulation.many.priced_programs import PricedPrograms
 from distir.simulation.pricing.chains_many import ChainColumns
 from distir.simulation.pricing.memory import each_in_turn
-from distir.simulation.pricing.repeats import Uneven
+from distir.simulation.pricing.repeats import Count, Uneven
 from distir.simulation.pricing.stage_cost import UnpricedStage
 from distir.simulation.pricing.stage_table import NAMES, ROW
 
@@ -107,9 +107,11 @@ class PassRows:
     def _add(self, form: _Form, alike: _AlikeRows) -> None:
         """Adds the stages of rows that differ only in the numbers of copies of their patterns: as
         one if it can be priced so, else as several."""
+        copies = map(_without_rows, alike.counts)
         blocks = [
-            (tuple([self._blocks[number] for number in pattern]), counts)
-            for pattern, counts in zip(form, alike.counts, strict=True)
+            (tuple([self._blocks[number] for number in pattern]), count)
+            for pattern, count in zip(form, copies, strict=True)
+            if not isinstance(count, int) or count
         ]
         acting = alike.acting
         some = {kind: own for kind, own in acting.items() if len(own) < len(alike.rows)}
@@ -179,6 +181,13 @@ class PassRows:
                 values[ROW[f"settling {kind}"], rows] = found.scattering
                 values[ROW[f"scattering {kind}"], rows] = found.scattering
         return values
+
+
+def _without_rows(copies: Floats) -> Count:
+    """Numbers of copies; as one if what they count comes nowhere, or once in all rows: then there
+    is no further copy to look for."""
+    first = copies[0]
+    return int(first) if first <= 1 and (copies == first).all() else copies
 
 
 def _acting(rows: Indices, stage: UnpricedStage, kind: int) -> Indices:

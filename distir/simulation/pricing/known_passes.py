@@ -181,10 +181,10 @@ class KnownPasses:
             self._listed[segment] = found
         return found
 
-    def _content(self, ops: Composed, gathers: Iterable[Node]) -> _Content:
+    def _content(self, ops: Composed, gathers: Sequence[Node]) -> _Content:
         """Equal for segments that differ in nothing but which values they have."""
         kinds, numbers = self._numbered(ops.nodes, ops.handed, ops.handing)
-        return kinds, numbers, len(ops.handed), tuple(map(self._kind, gathers))
+        return kinds, numbers, len(ops.handed), self._kinds_of(gathers)
 
     def _numbered(
         self,
@@ -198,9 +198,18 @@ class KnownPasses:
             values += node.operands
             values += node.results
         values += handing
-        numbers: dict[Value, int] = {}
-        numbered = tuple([numbers.setdefault(value, len(numbers)) for value in values])
-        return tuple(map(self._kind, nodes)), numbered
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        return self._kinds_of(nodes), tuple(map(numbers.__getitem__, values))
+
+    def _kinds_of(self, nodes: Sequence[Node]) -> tuple[int, ...]:
+        """The numbers of kinds of nodes, of which most are known."""
+        found = [*map(self._kind_of.get, nodes)]
+        return tuple(
+            [
+                self._kind(node) if kind is None else kind
+                for node, kind in zip(nodes, found, strict=True)
+            ]
+        )
 
     def _kind(self, node: Node) -> int:
         """The number of a kind of node. Nodes of one op on operands of the same types take equally

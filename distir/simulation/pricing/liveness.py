@@ -104,18 +104,21 @@ class LivePass:
         ops = composed(segment)
         nodes = ops.nodes
         storage = storages(nodes, _shared(segment, ops, numbers))
+        root = storage.get
 
         def roots(values: Iterable[Value]) -> list[Value]:
-            return [storage.get(value, value) for value in values]
+            return [root(value, value) for value in values]
 
         gone: dict[Value, int] = {}
         made: dict[Value, Amount] = {}
         born: list[int] = []
         for moment, node in enumerate(nodes, start=1):
-            for value in (*node.operands, *node.results):
-                gone[storage.get(value, value)] = moment + 1
+            for value in node.operands:
+                gone[root(value, value)] = moment + 1
             for value, size in zip(node.results, device_bytes(node), strict=True):
-                if value not in storage:
+                own = root(value, value)
+                gone[own] = moment + 1
+                if own is value:
                     made[value] = size
                     born.append(moment)
         buffers = None

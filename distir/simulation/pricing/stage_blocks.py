@@ -7,7 +7,7 @@ last block on the other end of the stage, too, as an action gathers for the next
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from distir.cost.amounts import total
@@ -143,16 +143,20 @@ class KnownStageBlocks:
             timed.append(steady if waits_for_gathers else steady.without_gathers)
         return held, tuple(timed)
 
-    def in_action(
-        self, blocks: Sequence[RepeatedBlocks[StageBlock]], kind: int
-    ) -> list[tuple[ActionPattern, Count]]:
-        """The blocks of a stage in the order in which actions of a cost kind visit them; patterns
+    def in_actions(
+        self, blocks: Sequence[RepeatedBlocks[StageBlock]], kinds: Iterable[int]
+    ) -> dict[int, list[tuple[ActionPattern, Count]]]:
+        """The blocks of a stage in the order in which actions visit them, by cost kind; patterns
         that differ only in other actions are one. Raises `Uneven` if a pattern that has copies in
         some stages only decides how passes are scheduled in these (see `exact_streams`)."""
-        ordered = reversed(blocks) if is_reversed(kind) else blocks
-        found = joined([(self._pattern(pattern, kind), count) for pattern, count in ordered])
+        found: dict[int, list[tuple[ActionPattern, Count]]] = {}
+        for kind in kinds:
+            ordered = reversed(blocks) if is_reversed(kind) else blocks
+            patterns = [(self._pattern(pattern, kind), count) for pattern, count in ordered]
+            found[kind] = joined(patterns)
         if not all([is_in_all(count) for _, count in blocks]):
-            _require_alike(found)
+            for own in found.values():
+                _require_alike(own)
         return found
 
     def _pattern(self, blocks: tuple[StageBlock, ...], kind: int) -> ActionPattern:

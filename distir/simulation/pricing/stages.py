@@ -327,7 +327,7 @@ class StagePricer:
         chain = mapped(blocks, among)
         held = [(tuple([each.held for each in pattern]), count) for pattern, count in chain]
         return UnpricedStage(
-            actions={kind: known.in_action(chain, kind) for kind in cost_kinds},
+            actions=known.in_actions(chain, cost_kinds),
             ends=[(each.end, count) for pattern, count in chain for each in pattern],
             memory=self._memory.turns(held, cost_kinds) if waits_for_gathers else {},
             first=blocks[0][0][0][0],
