@@ -22,7 +22,7 @@ from distir.metrics import METRICS, find_metric, memory_use, missing_needs, peak
 from distir.rules import hosts_are_known
 from distir.strategies import FIELDS
 from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
-from distir.units import counted, format_flops_per_second, percent
+from distir.units import counted, format_flops_per_second, percent, short_number
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 from search_spaces.named import UNNAMED
 
@@ -226,7 +226,7 @@ def _setting(name: str, value: Any) -> str:
     if name == "price":
         return f"{value:g} dollars per device and hour"
     if name == "tokens":
-        return f"{value:g} tokens to train on"
+        return f"{short_number(value)} tokens to train on"
     return f"{name} {value}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -45,8 +46,15 @@ def takes(
     """
 
     def decorate(function: Callable[[Stated], Result]) -> Callable[P, Result]:
+        known = signature(arguments).parameters
+
         @wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> Result:
+            for name in kwargs:
+                if name not in known:
+                    near = " or ".join(get_close_matches(name, known, n=2))
+                    meant = f"; did you mean {near}?" if near else ""
+                    raise TypeError(f"{function.__name__}() takes no argument {name!r}{meant}")
             return function(arguments(*args, **kwargs))
 
         returned = signature(function).return_annotation

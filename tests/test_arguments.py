@@ -121,6 +121,14 @@ def test_a_search_says_what_it_takes(changed: dict[str, Any], said: str) -> None
         autotune.tune(MODEL, **given)
 
 
+def test_an_unknown_argument_is_told_with_what_is_near() -> None:
+    unknown: Any = {"recompute": "full"}
+    with pytest.raises(TypeError, match=r"^tune\(\) takes no argument 'recompute'; did you mean "):
+        autotune.tune(MODEL, **unknown)
+    with pytest.raises(TypeError, match="compare_samplers.* 'devises'; did you mean devices"):
+        autotune.compare_samplers(MODEL, **{"devises": 8, **unknown})
+
+
 def test_what_is_made_of_others_says_what_it_takes() -> None:
     workload = Workload(model=distir.load_model(MODEL), batch_size=8)
     cluster = distir.load_cluster("dgx-a100", devices=2)

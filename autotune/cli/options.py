@@ -82,13 +82,15 @@ def seconds(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """A percentage, as a fraction."""
+    """A percentage below 100 %, as a fraction."""
     try:
         found = float(text.removesuffix("%")) / 100 if text.endswith("%") else math.nan
     except ValueError:
         found = math.nan
-    if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage, such as 5%")
+    if not 0 <= found < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a percentage from 0% to less than 100%, such as 5%"
+        )
     return found
 
 

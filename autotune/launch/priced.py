@@ -141,14 +141,26 @@ def _own_nodes(problem: Problem, per_node: int | None) -> tuple[dict[str, Any], 
 
 
 def _own_attention(problem: Problem, target: Target) -> dict[str, Any]:
-    """The changes with which attention is computed as the framework does, where the problem says
-    how: no file states that."""
-    if "attention" not in problem.settings:
-        return {}
+    """The changes with which attention is computed as the framework does: how queries, keys and
+    values are made, and what follows where the problem says it, as no file states that."""
     simulator: Any = problem.simulator
     config = simulator.workload.model.config
-    made = {"model": config} if isinstance(config, TransformerConfig) else {}
-    return {**made, "attention": load_stack(target.stack).attention}
+    made: dict[str, Any] = {}
+    if isinstance(config, TransformerConfig):
+        own = _own_projections(config, target)
+        if own != config or "attention" in problem.settings:
+            made["model"] = own
+    if "attention" in problem.settings:
+        made["attention"] = load_stack(target.stack).attention
+    return made
+
+
+def _own_projections(config: TransformerConfig, target: Target) -> TransformerConfig:
+    """The model with queries, keys and values made as the framework does."""
+    if target.fuses_qkv is None or config.latent is not None:
+        return config
+    alike = config.num_kv_heads == config.heads
+    return replace(config, fused_qkv=target.fuses_qkv and alike)
 
 
 def _in_turn(plan: Plan) -> Plan:

@@ -88,6 +88,9 @@ class Target:
     """Fields of the strategy that name what the framework does more closely than files do."""
     states_cuts: bool = False
     """Whether files say where the stages of a pipeline begin."""
+    fuses_qkv: bool | None = None
+    """Whether one product makes queries, keys and values where there are as many of each; None: as
+    the model has it."""
     overlaps_pairs: bool = False
     """Whether the two passes of an overlapped pair of a schedule run side by side."""
     usual: Mapping[str, Any] = field(default_factory=dict[str, Any])

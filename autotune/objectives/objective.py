@@ -169,7 +169,10 @@ def _missing(metric: str, evaluation: Evaluation) -> str | None:
     if value is None:
         named = f" {metric!r}" if metric else ""
         known = ", ".join(evaluation.metrics) or "no numbers"
-        return f"the objective gave no metric{named}; it gave {known}"
+        said = f"the objective gave no metric{named}; it gave {known}"
+        if find_metric(metric) is not None:
+            said += "; the simulator's are in what its parameter `simulate` gives"
+        return said
     return f"the objective's {metric} is {value}"
 
 

@@ -21,7 +21,10 @@ else:
 LANGUAGE = "text_config"
 """The object with the language model."""
 
-_NO_PARTS = (LANGUAGE, "quantization_config", "compression_config", "generation_config")
+_QUANTIZED = ("quantization_config", "compression_config")
+"""Objects that say how the parameters of a checkpoint are stored."""
+
+_NO_PARTS = (LANGUAGE, *_QUANTIZED, "generation_config")
 """Objects that are no further parts of the model."""
 
 _SAME_AS: Mapping[str, str] = {
@@ -54,18 +57,23 @@ def language_model(whole: Fields) -> Fields:
 
 
 def part_notes(whole: Fields) -> tuple[str, ...]:
-    """What is told of other parts than the language model."""
+    """What is told of other parts than the language model, and of parameters that are quantized."""
     parts = [
         name
         for name in whole.names()
         if name.endswith("_config") and name not in _NO_PARTS and whole.holds(name)
     ]
+    stored = [
+        f"parameters are simulated in the precision that is asked for, not as {name} stores them"
+        for name in _QUANTIZED
+        if whole.holds(name)
+    ]
     if not parts and not whole.holds(LANGUAGE):
-        return ()
+        return tuple(stored)
     note = "this is the language model of the file"
     if parts:
         note += f"; {' and '.join(parts)} {'is' if len(parts) == 1 else 'are'} left out"
-    return (note,)
+    return (*stored, note)
 
 
 @cache

@@ -46,7 +46,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         seconds(text)
 
 
-@pytest.mark.parametrize("text", ["5", "%", "-5%", "five%", "nan%"])
+@pytest.mark.parametrize("text", ["5", "%", "-5%", "100%", "500%", "five%", "nan%"])
 def test_what_is_no_percentage_is_refused(text: str) -> None:
     assert share("5%") == 0.05
     with pytest.raises(argparse.ArgumentTypeError, match="is not a percentage"):

@@ -196,6 +196,25 @@ def test_what_cannot_be_stated_is_refused_with_the_nearest_and_its_price(
     assert not (folder / "out").exists()
 
 
+def test_queries_keys_and_values_are_made_as_the_framework_does(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """A model of Llama 2 has three products for them, and as many key heads as heads; Megatron-LM
+    has one product. What is launched is read as what was launched."""
+    sizes = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+    wide = {"intermediate_size": 1024, "vocab_size": 1000, "max_position_embeddings": 512}
+    (folder / "llama.json").write_text(json.dumps({"model_type": "llama", **sizes, **wide}))
+    plan = ["--model", "llama.json", "--dp", "2", "--tp", "2", "--batch-size", "8"]
+    done = json_of(capsys, "launch", *plan, "--target", "megatron", "--to", "out")
+    read = json_of(capsys, "read", "out", "--trials", "0")
+    assert read["as_run"]["metrics"] == done["as_run"]["metrics"]
+    with_stack = json_of(capsys, "simulate", *plan, "--stack", "megatron")
+    held = [
+        each["peak_memory_bytes"] for each in (with_stack["metrics"], done["as_run"]["metrics"])
+    ]
+    assert held[0] < held[1]  # the gradients of the three are joined
+
+
 @pytest.mark.slow(seconds=3)
 def test_overlapped_pairs_are_simulated_again_one_after_the_other(
     capsys: pytest.CaptureFixture[str], folder: Path

@@ -331,6 +331,7 @@ BRIDGE = add_target(
         summary="Megatron-Bridge 0.3: a recipe with words such as model.context_parallel_size=2",
         stack="megatron",
         states_cuts=True,
+        fuses_qkv=True,
         table=Table(ROWS),
         limits=LIMITS,
         write=_write,

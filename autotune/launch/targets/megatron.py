@@ -634,6 +634,7 @@ MEGATRON = add_target(
         summary="Megatron-LM: pretrain_gpt.py with the options of megatron-core 0.19",
         stack="megatron",
         states_cuts=True,
+        fuses_qkv=True,
         table=Table(ROWS),
         limits=LIMITS,
         write=_write,

@@ -354,6 +354,7 @@ NANOTRON = add_target(
         version="2411b022",
         summary="nanotron (April 2026): the YAML file of run_train.py",
         stack="nanotron",
+        fuses_qkv=False,
         table=Table(ROWS),
         limits=LIMITS,
         write=_write,
