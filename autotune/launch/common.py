@@ -8,6 +8,7 @@ from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, TEXT, Facts, Launch, model_of
 from autotune.launch.limits import Changes, Limit, only
 from autotune.launch.rows import Options, Row, row, truth, typed, value
+from autotune.launch.target import Note
 from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
 from distir.rules import WorkloadFacts
 from distir.strategy import PLACEMENT, Strategy
@@ -30,6 +31,17 @@ def refuse_precision_of_scripts(framework: str, precision: str) -> None:
 
 def _training(workload: WorkloadFacts) -> str | None:
     return None if workload.mode == "training" else "only training is launched"
+
+
+def adds_up_in_fp32(facts: Facts) -> Facts:
+    """What a problem must state where a framework adds gradients up in fp32 in place of `both`."""
+    return {"gradient_precision": "fp32"} if facts["gradient_precision"] == "both" else {}
+
+
+def notes_on_both(facts: Facts) -> Iterator[Note]:
+    """That a framework adds gradients up in fp32 in place of `both`."""
+    if facts["gradient_precision"] == "both":
+        yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
 
 
 ONLY_TRAINING = Limit("only training", _training)

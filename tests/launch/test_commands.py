@@ -215,6 +215,20 @@ def test_queries_keys_and_values_are_made_as_the_framework_does(
     assert held[0] < held[1]  # the gradients of the three are joined
 
 
+@pytest.mark.parametrize("target", ["megatron", "bridge", "deepspeed", "nanotron"])
+def test_gradients_are_added_up_as_the_framework_does(
+    capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    plan = ["--model", "llama3.2-1b", "--cluster", "hgx-h100", "--dp", "4", "--zero", "1"]
+    arguments = [*plan, "--batch-size", "16", "--target", target]
+    both, in_fp32 = (
+        json_of(capsys, "launch", *arguments, "--gradient-precision", each)
+        for each in ("both", "fp32")
+    )
+    assert both["as_run"]["metrics"] == in_fp32["as_run"]["metrics"]
+    assert "gradient_precision" in {note["what"] for note in both["approximated"]}
+
+
 @pytest.mark.slow(seconds=3)
 def test_overlapped_pairs_are_simulated_again_one_after_the_other(
     capsys: pytest.CaptureFixture[str], folder: Path

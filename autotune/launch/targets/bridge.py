@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.launch.common import adds_up_in_fp32
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Facts, Launch, facts_given
 from autotune.launch.known import known_options
@@ -337,6 +338,7 @@ BRIDGE = add_target(
         write=_write,
         read=_read,
         approximated=approximations,
+        as_run=adds_up_in_fp32,
         missing=_missing,
         assumed=_assumed,
         searches={"expert_order": EXPERT_ORDERS},

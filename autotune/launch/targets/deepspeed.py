@@ -11,11 +11,13 @@ from autotune.launch.common import (
     ONLY_TRAINING,
     USUAL_PLACEMENT,
     accumulated,
+    adds_up_in_fp32,
     exchanges,
     length_of_script,
     model_file,
     no_pipeline,
     not_padded,
+    notes_on_both,
     one_schedule,
     refuse_precision_of_scripts,
     replicas_left,
@@ -297,12 +299,14 @@ def _approximated(facts: Facts) -> Iterator[Note]:
             f"gradients are added up and sent in {facts['precision']}: without ZeRO DeepSpeed "
             "refuses another type; see as deepspeed runs it",
         )
-    elif facts["gradient_precision"] == "both":
-        yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
+    else:
+        yield from notes_on_both(facts)
 
 
 def _as_run(facts: Facts) -> Mapping[str, Any]:
-    return {"gradient_precision": "compute"} if _adds_up_as_computed(facts) else {}
+    if _adds_up_as_computed(facts):
+        return {"gradient_precision": "compute"}
+    return adds_up_in_fp32(facts)
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from autotune.launch.common import length_of_text, nearest_experts, neighbours_share_experts, unsaid
+from autotune.launch.common import (
+    adds_up_in_fp32,
+    length_of_text,
+    nearest_experts,
+    neighbours_share_experts,
+    unsaid,
+)
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, Cuts, Facts, Launch
 from autotune.launch.known import known_options
@@ -397,7 +403,7 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
 def _as_run(facts: Facts) -> Facts:
     """Transformer Engine multiplies fp32 in TF32."""
     in_fp32 = facts["precision"] == "fp32" and _LOCAL not in facts
-    return {"precision": "tf32"} if in_fp32 else {}
+    return {**adds_up_in_fp32(facts), **({"precision": "tf32"} if in_fp32 else {})}
 
 
 _IN_BF16, _IN_FP32 = "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"

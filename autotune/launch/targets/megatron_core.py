@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autotune.launch.common import notes_on_both
 from autotune.launch.facts import MODEL, Facts
 from autotune.launch.limits import Changes, Limit, only
 from autotune.launch.target import Note
@@ -210,8 +211,7 @@ def approximations(facts: Facts) -> Iterator[Note]:
             "(common/gemm/cublaslt_gemm.cu); see as megatron runs it. Layers of Megatron's own "
             "(--transformer-impl local) do not",
         )
-    if facts["gradient_precision"] == "both":
-        yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
+    yield from notes_on_both(facts)
     if facts["zero"] >= 2:
         yield Note(
             "zero",

@@ -12,8 +12,10 @@ from autotune.launch.common import (
     ONLY_TRAINING,
     USUAL_PLACEMENT,
     accumulated,
+    adds_up_in_fp32,
     exchanges,
     length_of_text,
+    notes_on_both,
     one_schedule,
     unsaid,
     width_of_heads,
@@ -269,6 +271,7 @@ LIMITS: tuple[Limit, ...] = (
 
 
 def _approximated(facts: Facts) -> Iterator[Note]:
+    yield from notes_on_both(facts)
     if facts["pp"] > 1:
         yield Note(
             "stages", "nanotron cuts layers by its own cost of a block; no option says where"
@@ -360,6 +363,7 @@ NANOTRON = add_target(
         write=_write,
         read=_read,
         approximated=_approximated,
+        as_run=adds_up_in_fp32,
         missing=_missing,
         assumed=_assumed,
         is_neutral=KNOWN.is_neutral,
