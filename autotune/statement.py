@@ -54,7 +54,9 @@ def takes(
                 if name not in known:
                     near = " or ".join(get_close_matches(name, known, n=2))
                     meant = f"; did you mean {near}?" if near else ""
-                    raise TypeError(f"{function.__name__}() takes no argument {name!r}{meant}")
+                    raise TypeError(
+                        f"{function.__name__}() got an unexpected keyword argument {name!r}{meant}"
+                    )
             return function(arguments(*args, **kwargs))
 
         returned = signature(function).return_annotation

@@ -71,6 +71,7 @@ def certify(
     known: Trial | None = None,
     seconds: float = inf,
     nearest: bool = True,
+    any_that_fits: bool = False,
     advance: Advance = lambda done, best: None,
 ) -> Certificate:
     """The `top` best strategies of the problem's space, as exhaustive search would rank them.
@@ -80,6 +81,7 @@ def certify(
     beginning. After `seconds` the search ends, and says how good the strategies that are left might
     be. What it has found until then is not worse than the first look, if that had ended. Where
     nothing fits, some of what bounds rule out is tried, which takes seconds, to tell the `nearest`.
+    If it is enough to know `any_that_fits`, it also ends with a first look that finds something.
 
     Raises `DistirError` for objectives that have no bounds: all but time and memory as distir
     simulates them.
@@ -95,11 +97,11 @@ def certify(
             if known is None and not small:
                 look = first_look(problem, objective, search.bounds, search.ends)
             search.beat(known or look.best)
-            search.begin()
-            if small:
-                search.evaluate_all()
+            if any_that_fits and look.best is not None:
+                complete = False
             else:
-                search.run()
+                search.begin()
+                search.evaluate_all() if small else search.run()
         except _TimeIsUpError:
             complete = False
     except KeyboardInterrupt:

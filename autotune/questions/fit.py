@@ -153,6 +153,8 @@ class _Sizes:
     """Whether a plan of the first possible size is one of its multiples, too, and of no other."""
     enough: Callable[[Tried], bool] = _never
     """Whether one that fits says of all that are larger that they do."""
+    least: Callable[[int], bool] = lambda size: False
+    """Whether the plan that needs least may say so at a size; else any that fits is looked for."""
     first: Sequence[int] = ()
     """The steps to try first, where the fewest are looked for: those between two of them, then."""
 
@@ -317,7 +319,7 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
     try:
         problem, strategy = sizes.problem(size), sizes.strategy(size)
         if strategy is None:
-            return _of_space(problem, size)
+            return _of_space(problem, size, sizes.least(size))
         result = problem.simulator.simulate(strategy)
     except DistirError as error:
         return Tried(size, None, str(error), refused=True)
@@ -325,9 +327,11 @@ def _tried(sizes: _Sizes, size: int) -> Tried:
     return Tried(size, strategy if result.feasible else None, result.reason or "", filled=filled)
 
 
-def _of_space(problem: Problem, size: int) -> Tried:
+def _of_space(problem: Problem, size: int, least: bool) -> Tried:
+    """Whether anything of a space fits: what needs `least`, or whatever does."""
     problem.check_not_empty()
-    found = certify(problem, problem.objective(peak_memory_bytes.name), nearest=False)
+    objective = problem.objective(peak_memory_bytes.name)
+    found = certify(problem, objective, nearest=False, any_that_fits=not least)
     if found.interrupted:
         raise KeyboardInterrupt
     if found.best is not None:
@@ -366,6 +370,7 @@ def _batches(problem: Problem, strategy: Strategy | None) -> _Sizes:
         f"a batch has at most {MOST_SAMPLES:,} samples",
         in_multiples=True,
         enough=_never if strategy else cache(partial(_larger_fit, problem)),
+        least=lambda size: 2 * size > MOST_MICROBATCHES,
     )
 
 

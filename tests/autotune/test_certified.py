@@ -120,6 +120,23 @@ def test_what_is_proved_is_true_wherever_search_ends(
         assert min(cut.bound, known) <= best.evaluation.metrics[cut.metric] * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("devices", "fits"), [(8, True), (4, False)])
+def test_any_that_fits_is_enough(devices: int, *, fits: bool) -> None:
+    problem = load_problem("llama3-8b" if fits else "llama3-70b", "hgx-h100", devices=devices)
+    objective = problem.objective("memory")
+    found = certified_so(False, problem, objective, any_that_fits=True)
+    assert found.complete != fits
+    assert (found.best is not None) == fits
+    if found.best is not None:
+        assert found.best.feasible
+        assert found.bounds == 0
+        least = certified_so(False, problem, objective).best
+        assert least is not None
+        assert least.cost is not None
+        assert found.best.cost is not None
+        assert least.cost <= found.best.cost
+
+
 @pytest.mark.slow(seconds=7)
 def test_the_best_is_proved_before_all_that_was_asked_for_is_known(
     monkeypatch: pytest.MonkeyPatch,
