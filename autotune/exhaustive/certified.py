@@ -101,7 +101,10 @@ def certify(
                 complete = False
             else:
                 search.begin()
-                search.evaluate_all() if small else search.run()
+                if small:
+                    search.evaluate_all()
+                else:
+                    search.run()
         except _TimeIsUpError:
             complete = False
     except KeyboardInterrupt:
