@@ -107,7 +107,7 @@ class PassRows:
     def _add(self, form: _Form, alike: _AlikeRows) -> None:
         """Adds the stages of rows that differ only in the numbers of copies of their patterns: as
         one if it can be priced so, else as several."""
-        copies = map(_without_rows, alike.counts)
+        copies = map(_as_number, alike.counts)
         blocks = [
             (tuple([self._blocks[number] for number in pattern]), count)
             for pattern, count in zip(form, copies, strict=True)
@@ -183,7 +183,7 @@ class PassRows:
         return values
 
 
-def _without_rows(copies: Floats) -> Count:
+def _as_number(copies: Floats) -> Count:
     """Numbers of copies; as one if what they count comes nowhere, or once in all rows: then there
     is no further copy to look for."""
     first = copies[0]

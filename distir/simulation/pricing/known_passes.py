@@ -203,13 +203,8 @@ class KnownPasses:
 
     def _kinds_of(self, nodes: Sequence[Node]) -> tuple[int, ...]:
         """The numbers of kinds of nodes, of which most are known."""
-        found = [*map(self._kind_of.get, nodes)]
-        return tuple(
-            [
-                self._kind(node) if kind is None else kind
-                for node, kind in zip(nodes, found, strict=True)
-            ]
-        )
+        known = self._kind_of
+        return tuple([known[each] if each in known else self._kind(each) for each in nodes])
 
     def _kind(self, node: Node) -> int:
         """The number of a kind of node. Nodes of one op on operands of the same types take equally
