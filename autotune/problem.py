@@ -15,6 +15,7 @@ from autotune.objectives import load_objective
 from autotune.objectives.evaluation import Evaluation
 from autotune.objectives.objective import Objective, ObjectiveFunction
 from autotune.objectives.simulator import Simulates, simulated, simulated_many
+from autotune.problem_notes import hardware_notes, model_notes
 from autotune.statement import DEFAULT_SPACE, DEFAULT_STACK, ProblemStatement, takes
 from distir.errors import DistirError, UnknownNameError
 from distir.factoring import divisors
@@ -22,13 +23,13 @@ from distir.metrics import METRICS, find_metric, memory_use, missing_needs, peak
 from distir.rules import hosts_are_known
 from distir.strategies import FIELDS
 from distir.strategy import AUTO, OFFLOADS, Strategy, lists_of_mesh, own_mesh
-from distir.units import counted, format_flops_per_second, percent, short_number
+from distir.units import counted, short_number
 from search_spaces import Searched, SearchSpace, WorkloadFacts, distribution_space, searched
 from search_spaces.named import UNNAMED
 
 if TYPE_CHECKING:
     from autotune.study.trial import Trial
-    from distir.cost import Band, Cluster, Device, SoftwareStack
+    from distir.cost import Band, Cluster, SoftwareStack
     from distir.importers.load import LoadedModel
     from distir.ir.function import Function
     from distir.models.layers import AttentionKind
@@ -298,71 +299,6 @@ def _with_attention(model: LoadedModel, attention: AttentionKind) -> Function:
     return found
 
 
-SPLITS_MOST = {"dp": 0.99, "tp": 0.9}
-"""What a degree splits at least of a model's work where nothing is said: small parts, such as the
-first layer of a vision model, are never split by tensor parallelism."""
-
-
-def _open_length(workload: Workload) -> Iterator[str]:
-    """What is told where nobody says how long a sequence is."""
-    if workload.length_is_open:
-        yield (
-            f"The model leaves the length of its sequence open: it is taken to be "
-            f"{workload.length:,} tokens; --sequence-length states another."
-        )
-
-
-def _several_batches(workload: Workload) -> tuple[str, ...]:
-    """What to know of a model whose inputs have samples of their own."""
-    program, size = workload.program, workload.batch_size
-    if len(program.batches) == 1:
-        return ()
-    inputs = program.function.inputs
-    names = [
-        next(value.name for value in inputs if axis in program.axes.of(value))
-        for axis in program.batches
-    ]
-    beside = f"{', '.join(names[:-1])} and {names[-1]}"
-    return (f"{beside} have samples of their own: a batch of {size} is {size} of each.",)
-
-
-def _left_open(workload: Workload, stated: Mapping[str, int]) -> tuple[str, ...]:
-    """What to know of lengths that the file leaves open, and that nobody has stated."""
-    program, model = workload.program, workload.model
-    extents = program.extents
-    sized = {program.axes.tied(axis) for axis in (*extents.batches, *extents.sequences)}
-    sizes = workload.sizes(1)
-    read = {value for node in program.function.nodes for value in node.operands}
-    found: dict[str, int] = {}
-    for value in (each for each in program.function.inputs if each in read):
-        dims = program.axes.dims[value]
-        for name, dim in zip(model.symbols.get(value.name, ()), dims, strict=False):
-            if name in model.lengths and name not in stated and len(dim) == 1:
-                if program.axes.tied(dim[0]) not in sized:
-                    found[name] = sizes.get(dim[0], dim[0].size)
-    return tuple(
-        f"The file leaves {name} open: it is {size} here; --size {name}=N states another."
-        for name, size in found.items()
-    )
-
-
-def _not_split(workload: Workload) -> Iterator[str]:
-    """What is told of work that parallelism does not divide among devices."""
-    blocks = workload.program.blocks
-    samples = {blocks.group.get(axis, axis) for axis in workload.program.batches}
-    inside = (*blocks.internal_axes, *blocks.inner_axes.values())
-    split = {
-        "dp": workload.share_along(samples),
-        "tp": workload.share_along({*inside, *blocks.output_axes, *blocks.expert_axes}),
-    }
-    for name, share in split.items():
-        if share < SPLITS_MOST[name]:
-            yield (
-                f"{name} splits {percent(share)} of the work of the model's products; the rest has "
-                "no axis for it, so that every device does it as a whole."
-            )
-
-
 def problem_of(statement: ProblemStatement) -> Problem:
     """The problem that is stated; the model itself, if that is a problem already."""
     if isinstance(statement.model, Problem):
@@ -440,15 +376,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
         lists=lists,
         told=(
             *told,
-            *workload.program.function.notes,
-            *_several_batches(workload),
-            *_open_length(workload),
-            *_left_open(workload, statement.sizes or {}),
-            *(_not_split(workload) if devices > 1 else ()),
-            *_of_another_device(stack, hardware),
-            *_in_another_type(workload, hardware.device),
-            *_beyond_measured_runs(simulator.band),
-            *_unclaimed_memory(stack),
+            *model_notes(workload, statement.sizes or {}, devices),
+            *hardware_notes(workload, hardware, stack, simulator.band),
         ),
         changed=partial(load_problem, **{**statement.stated(), **made}),
     )
@@ -482,49 +411,6 @@ def _check_had(statement: ProblemStatement, space: SearchSpace, named: str) -> N
             f"{name} = {value} does not go with what the space says of other choices"
         )
         raise DistirError(f"{said}; no strategy of the space {named} has it")
-
-
-def _beyond_measured_runs(band: Band) -> Iterator[str]:
-    """That the system or the model is larger than those of all measured runs, if it is."""
-    if band.beyond:
-        wider = f": a deviation of {percent(band.extrapolation)} is added to the band"
-        yield f"Beyond measured runs: {band.beyond}{wider if band.extrapolation else ''}."
-
-
-def _unclaimed_memory(stack: SoftwareStack) -> Iterator[str]:
-    """That the stack's memory may be off by more than times are, if it may."""
-    if not stack.claims_memory:
-        said = stack.unclaimed_memory
-        yield f"{said[:1].upper()}{said[1:]}."
-
-
-def _of_another_device(stack: SoftwareStack, hardware: Cluster) -> Iterator[str]:
-    """That measured products are of another device than those of the cluster, if they are."""
-    table, device = stack.products, hardware.device.name
-    if table is not None and not table.holds_on(device):
-        yield (
-            f"The products of {stack.name} were measured on {table.device}; on {device} they are "
-            "not used."
-        )
-
-
-def _in_another_type(workload: Workload, device: Device) -> Iterator[str]:
-    """That products run in another type than the precision says, where the device states no rate
-    for that one."""
-    from distir.simulation.pricing.instructions import products_run_as
-    from distir.workload import PRECISIONS
-
-    runs_as = products_run_as(workload, device)
-    wanted = workload.types.product or workload.types.compute.short_name
-    if runs_as == wanted:
-        return
-    rate = format_flops_per_second(device.peak(runs_as))
-    *some, last = (name for name in PRECISIONS if device.supports(name))
-    has = " and ".join([", ".join(some), last] if some else [last])
-    yield (
-        f"{device.name} has no {wanted}: products run in {runs_as}, at up to {rate}. It has {has}; "
-        "--precision states one."
-    )
 
 
 def _on_mesh(space: Searched, mesh: str, statement: ProblemStatement) -> Searched:
