@@ -499,7 +499,7 @@ def _workload(statement: ProblemStatement, model: LoadedModel, precision: str) -
         batch_size=batch,
         precision=precision,
         **_asked_of_workload(statement),
-    )
+    ).at_its_length()
     workload.check_model()  # says now, not in every trial, what is impossible
     return workload
 

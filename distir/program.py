@@ -189,6 +189,11 @@ class Program:
             for axis in () if self.extents.fixed_sequence else self.extents.sequences:
                 wanted[self.axes.tied(axis)] = sequence_length // self.extents.piece
         wanted |= {self.axes.tied(axis): batch_size for axis in self.batches}
+        return self.sizes_with(wanted)
+
+    def sizes_with(self, wanted: Mapping[Axis, int]) -> dict[Axis, int]:
+        """The sizes of all axes that are tied to these, as `axes.tied` names them, or follow
+        them."""
         sizes = {
             axis: wanted[self.axes.tied(axis)]
             for axis in self.all_axes

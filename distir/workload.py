@@ -289,6 +289,66 @@ class Workload(Checked):
             return program.sizes(samples, kept=self._fixed_beside_batch)
         return program.sizes(samples, self._possible_length, self._fixed_beside_batch)
 
+    def at_its_length(self) -> Workload:
+        """The workload itself; but where a file computes lengths from that of its sequence that do
+        not follow it, with the file read again at the length in force. Raises `ImportModelError` if
+        the file cannot have it."""
+        model, length = self.model, self.sequence_length or self.length
+        if model.read_again is None or model.elsewhere is None or length is None:
+            return self
+        fixed = self.program.extents.fixed_sequence is not None
+        if length == self.program.file_length or (not fixed and self._lengths_follow):
+            return self
+        names = model.lengths if fixed else self._symbols_of_sequence
+        if not names:
+            return self
+        again = model.read_again(dict.fromkeys(names, length))
+        own = replace(
+            again, symbols=model.symbols, lengths=model.lengths, elsewhere=None, has_one_length=True
+        )
+        return replace(self, model=own, sequence_length=None if fixed else self.sequence_length)
+
+    @property
+    def _symbols_of_sequence(self) -> list[str]:
+        """The names that the file has for the length of its sequence."""
+        tied, program = self.program.axes.tied, self.program
+        extents = program.extents
+        sequences = {tied(axis) for axis in extents.sequences or extents.beside_batch[:1]}
+        return [
+            text
+            for value in self.model.function.inputs
+            for text, dim in zip(
+                self.model.symbols.get(value.name, ()), program.axes.dims[value], strict=False
+            )
+            if text in self.model.lengths and not sequences.isdisjoint(map(tied, dim))
+        ]
+
+    @cached_property
+    def _lengths_follow(self) -> bool:
+        """Whether the function of the file at other lengths is as the axes say: what the file
+        computes from lengths by itself, such as the number of distances between positions, has no
+        axis that follows them."""
+        program, here, found = self.program, self.model.function, self.model.elsewhere
+        if found is None:
+            return True
+        there = found.function
+        counts = [(len(each.inputs), len(each.nodes)) for each in (here, there)]
+        if counts[0] != counts[1]:
+            return False
+        dims, tied = program.axes.dims, program.axes.tied
+        sequences = {tied(axis) for axis in program.extents.sequences}
+        wanted: dict[Axis, int] = {}
+        for value, other in zip(here.inputs, there.inputs, strict=True):
+            for dim, size in zip(dims[value], other.type.shape, strict=True):
+                for axis in dim if len(dim) == 1 else (a for a in dim if tied(a) in sequences):
+                    wanted[tied(axis)] = size // math.prod(a.size for a in dim if a is not axis)
+        sizes = program.sizes_with(wanted)
+        return all(
+            value not in dims or program.axes.type_at(value, sizes).shape == other.type.shape
+            for node, twin in zip(here.nodes, there.nodes, strict=True)
+            for value, other in zip(node.results, twin.results, strict=True)
+        )
+
     def check_model(self) -> None:
         """Raises `DistirError` if the model cannot have what is stated of it: `TransformError` if
         not its length, `StrategyError` if there is nothing to pad."""
@@ -303,6 +363,11 @@ class Workload(Checked):
     def _possible_length(self) -> int | None:
         """The sequence length in force. Raises `TransformError` if a function that says what its
         sequence is makes other lengths of it, such as one more, which do not follow."""
+        if self.model.has_one_length and self.program.file_length not in (None, self.length):
+            raise TransformError(
+                f"sequence length {self.length}: {self.model.name} computes other lengths from it "
+                f"and was read at {self.program.file_length}; load it again for another"
+            )
         if not self.model.sequences:
             return self.length
         function = self.program.function

@@ -10,9 +10,10 @@ FILE.py:function               configuration; it may take `batch_size` and `sequ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distir.errors import ImportModelError, checked_name, shown
 from distir.files import is_file, is_folder
@@ -30,6 +31,9 @@ from distir.models.experts import with_imbalance
 from distir.models.layers import AttentionKind
 from distir.models.zoo import ModelConfig, find_model, has_model
 from distir.user_code import find_object, run_user_code
+
+if TYPE_CHECKING:
+    from distir.importers.onnx import AtOtherLengths
 
 Source = str | Path | Callable[..., object]
 """A description of a model: one of the texts above, a path, or the Python function itself."""
@@ -64,6 +68,14 @@ class LoadedModel:
     `sequence_length`."""
     config: ModelConfig | None = None
     """The sizes and choices that the model was built from, if it was built from such."""
+    elsewhere: AtOtherLengths | None = field(default=None, repr=False, compare=False)
+    """The function at other `lengths`, if the file can have others."""
+    read_again: Callable[[Mapping[str, int]], LoadedModel] | None = field(
+        default=None, repr=False, compare=False
+    )
+    """Reads the ONNX file again with these sizes of what it leaves open."""
+    has_one_length: bool = False
+    """Whether the function is right only at the lengths that it has."""
 
     def __post_init__(self) -> None:
         """Raises `ImportModelError` for sizes that nobody has."""
@@ -176,8 +188,21 @@ def _import_onnx(name: str, model: object, options: _Options) -> LoadedModel:
 
     imported = read_onnx(model, **options.onnx)
     return LoadedModel(
-        name, imported.function, symbols=imported.input_dims, lengths=imported.lengths
+        name,
+        imported.function,
+        symbols=imported.input_dims,
+        lengths=imported.lengths,
+        elsewhere=imported.elsewhere,
+        read_again=partial(_import_with_sizes, name, model, options),
     )
+
+
+def _import_with_sizes(
+    name: str, model: object, options: _Options, sizes: Mapping[str, int]
+) -> LoadedModel:
+    before: Mapping[str, int] = options.onnx.get("sizes") or {}
+    stated: dict[str, Any] = {**options.onnx, "sizes": {**before, **sizes}}
+    return _import_onnx(name, model, replace(options, onnx=stated))
 
 
 def _from_object(found: object, name: str, label: str, options: _Options) -> LoadedModel:

@@ -34,6 +34,16 @@ PROBE_BATCH = 3
 """The batch to which a batch that the file fixes at 1 is widened."""
 
 
+@dataclass(frozen=True, slots=True)
+class AtOtherLengths:
+    """The function of a file at other lengths than it is imported at: what does not follow from
+    those, the file computes from them."""
+
+    sizes: Mapping[str, int]
+    """The lengths, by symbol."""
+    function: Function
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedModel:
     """The function of a model file, and what else the file says."""
@@ -49,6 +59,8 @@ class ImportedModel:
     """Per float tensor of the file: whether it is a parameter or a table, and why."""
     weights: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
     """Values of parameters, if they were asked for and the file has them."""
+    elsewhere: AtOtherLengths | None = None
+    """The function at other `lengths`, if there are any and the file can have others."""
 
 
 def import_onnx(source: str | Path | Any, **options: Any) -> Function:
@@ -86,6 +98,10 @@ def read_onnx(
         roles = TensorRoles(model.graph, parameters, tables)
         return _convert(Conversion(model, roles, Builder(name), twice), binding)
 
+    def widened(conversion: Conversion, function: Function) -> Function:
+        wide = batch_size or PROBE_BATCH
+        return _widened(function, conversion, wide) if widen else function
+
     first_error: DistirError | None = None
     for binding in bindings(model.graph, batch_size, sequence_length, sizes or {}):
         try:
@@ -96,8 +112,10 @@ def read_onnx(
             first_error = first_error or error
             continue
         _check_declared(model.graph, binding, function, lambda other: convert(other)[1])
-        if widen:
-            function = _widened(function, conversion, batch_size or PROBE_BATCH)
+        function = widened(conversion, function)
+        elsewhere = _elsewhere(model.graph, binding, lambda other: widened(*convert(other)))
+        if elsewhere is None and binding.lengths:
+            binding = binding.only_there()
         joined = [told(conversion.joined)] if conversion.joined else []
         function = _with_notes(function, [*([binding.note] if binding.note else []), *joined])
         verify(function)
@@ -109,6 +127,7 @@ def read_onnx(
         }
         return ImportedModel(
             function=function,
+            elsewhere=elsewhere,
             symbols=binding.symbols,
             input_dims={value.name: binding.dims[value.name] for value in function.inputs},
             lengths=binding.lengths,
@@ -123,6 +142,25 @@ def read_onnx(
     raise ImportModelError(
         f"{first_error}; tried with {bound}; if the file needs other sizes, give them by name"
     ) from first_error
+
+
+def _elsewhere(
+    graph: GraphRecord, binding: Binding, convert: Callable[[Binding], Function]
+) -> AtOtherLengths | None:
+    """The function at other lengths than those of the binding, as `convert` makes it: at twice or
+    half of them, or at a few more; None if the file can have none of these."""
+    found = {name: binding.symbols[name] for name in binding.lengths}
+    for others in (
+        {name: 2 * size for name, size in found.items()},
+        {name: size // 2 for name, size in found.items()},
+        {name: size + 8 for name, size in found.items()},
+    ):
+        try:
+            function = convert(next(bindings(graph, None, None, {**binding.symbols, **others})))
+        except DistirError:  # as it may be made for the lengths that it has
+            continue
+        return AtOtherLengths(others, function)
+    return None
 
 
 def _convert(conversion: Conversion, binding: Binding) -> tuple[Conversion, Function]:

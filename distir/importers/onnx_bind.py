@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distir.errors import ImportModelError
 from distir.importers.onnx_file import GraphRecord, InputRecord, TensorRecord
@@ -18,6 +19,10 @@ _SHORT_SIZES = (22, 20, 18, 14, 10, 21, 15, 9, 6, 12, 16, 8, 4, 7, 5)
 MOST_TRACED_SIZES = 6
 """Numbers in the file that are tried as the size of a symbolic dim."""
 _SPATIAL_SIZES = (224, 256, 384, 64, 32, 299, 512)
+
+
+_HYPHENATED = re.compile(r"\w(-|(?<!/)/(?!/))\w")
+"""Names such as `batch-size` and `batch/size`; exporters write spaces around a minus."""
 
 
 def _quotient(a: int, b: int) -> int:
@@ -46,6 +51,17 @@ class Binding:
     lengths: tuple[str, ...] = ()
     """The symbols left open that stand for neither a batch nor the size of an image."""
     note: str = ""
+
+    def only_there(self) -> Binding:
+        """The same for a file that can have no other lengths."""
+        bound = ", ".join(f"{name} = {self.symbols[name]}" for name in self.lengths)
+        note = f"the file works only at {bound}, as it was traced"
+        dims = {
+            name: tuple(None if text in self.lengths else text for text in texts)
+            for name, texts in self.dims.items()
+        }
+        notes = [each for each in (self.note, note) if each]
+        return replace(self, dims=dims, lengths=(), note="; ".join(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +214,7 @@ def _candidates(
     yield apart
     if symbols.sequence:
         yield _bind(symbols, taken, False, spatial, _SHORT_SIZES) | empty
-    if len(symbols.sequence) + len(symbols.batch) > 2:
+    if len(symbols.sequence) > 1 or len(symbols.batch) > 1:
         yield _bind(symbols, taken, True, spatial) | empty
     if len(symbols.sequence) == 3:  # a mask may span the cached and the new positions
         for name in symbols.sequence:
@@ -269,15 +285,23 @@ def names_in(text: str) -> list[str]:
 
 
 def _parse(text: str) -> ast.expr | None:
-    """The syntax tree of an expression such as `past + sequence`; None if the text is none."""
-    if len(text) > 200:
+    """The syntax tree of an expression such as `past + sequence`; None if the text is none, but a
+    name, which may be `batch-size`, too."""
+    if len(text) > 200 or _HYPHENATED.search(text):
         return None
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    allowed = (ast.BinOp, ast.Name, ast.Constant, ast.operator, ast.Load)
-    return tree if all(isinstance(node, allowed) for node in ast.walk(tree)) else None
+    nodes = [*ast.walk(tree)]
+    has_names = any(isinstance(node, ast.Name) for node in nodes)
+    return tree if has_names and all(map(_is_understood, nodes)) else None
+
+
+def _is_understood(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return type(node.value) is int
+    return isinstance(node, (ast.BinOp, ast.Name, ast.Load, *_OPERATORS))
 
 
 def _evaluate(text: str, bound: Mapping[str, int]) -> int:

@@ -63,8 +63,9 @@ class Conversion:
     builder: Builder
     twice: Mapping[str, Copy] = field(default_factory=dict[str, Copy])
     """Stored matrices that are copies of others."""
-    stored: dict[str, OnnxWeight] = field(default_factory=dict[str, OnnxWeight])
-    """Stored parameters, by name."""
+    stored: dict[TensorRecord, OnnxWeight] = field(default_factory=dict[TensorRecord, OnnxWeight])
+    """Stored parameters. Functions and branches have names of their own, so that several may have
+    the same."""
     joined: dict[str, Copy] = field(default_factory=dict[str, Copy])
     """Stored parameters that have become one with what they are copies of."""
     axis_maps: dict[Value, tuple[int | None, ...]] = field(
@@ -125,11 +126,12 @@ class Conversion:
 
     def _stored(self, name: str, record: TensorRecord) -> OnnxWeight | Value:
         """A stored parameter: another one, or its transpose, if it is a copy of that."""
-        copy = self.twice.get(name)
+        stored = self.model.graph.initializers
+        copy = self.twice.get(name) if stored.get(name) is record else None
         type = TensorType(record.shape, record.dtype)
         if copy is None:
-            return self.stored.setdefault(name, OnnxWeight(type, name, record))
-        original = self.leaf(copy.of, self.model.graph.initializers[copy.of])
+            return self.stored.setdefault(record, OnnxWeight(type, name, record))
+        original = self.leaf(copy.of, stored[copy.of])
         if not isinstance(original, OnnxWeight):
             return OnnxWeight(type, name, record)
         self.joined[name] = copy

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord, read_dtype
 from distir.ir.core import Array
-from distir.ir.types import TensorType
+from distir.ir.types import DType, TensorType
 
 
 class Role(Enum):
@@ -56,6 +56,12 @@ _SMALL_SLOTS = {
     "PRelu": (1,),
 }
 """Per op, the positions of operands that are trained even if they have a single element."""
+_PRODUCTS = frozenset("MatMul Gemm Conv".split())
+"""Products that read the numbers of a stored matrix of bytes as they are."""
+_SCALING = frozenset("Mul Div Sub".split())
+"""Ops that make floats of such numbers, by a scale and a zero point."""
+_RESHAPING = frozenset("Identity Cast Reshape Squeeze Unsqueeze".split())
+"""Ops that change nothing of these but the shape or the type."""
 _NEUTRAL = {
     "LayerNormalization": {1: 1, 2: 0},
     "InstanceNormalization": {1: 1, 2: 0},
@@ -76,9 +82,11 @@ _QUANTIZED_SLOTS = {
     "QLinearMul": (0, 3),
 }
 """Per op, the positions of operands that are floats written as integers."""
-_NEVER_TRAINED = frozenset(
-    "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Clip Range Resize Upsample Mod Floor "
-    "Ceil Round IsNaN IsInf Not And Or OneHot ScatterND ScatterElements Scatter".split()
+_COMPARED = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
+"""Ops that compare: what they read as it is stored is not trained, whatever else reads it."""
+_NEVER_TRAINED = _COMPARED | frozenset(
+    "Sin Cos Range Resize Upsample Mod Floor Ceil Round IsNaN IsInf Not And Or OneHot ScatterND "
+    "ScatterElements Scatter".split()
 )
 """Ops whose operands are not trained."""
 
@@ -172,7 +180,8 @@ class TensorRoles:
         is_quantized = name in self.graph.initializers and self._is_quantized(name)
         if not type.dtype.is_float and not is_quantized:
             return Decision(Role.TABLE, "integers and booleans are not trained")
-        stated = self.graph.stated_kinds.get(name)
+        # What an exporter calls a buffer may be a weight that was quantized.
+        stated = None if is_quantized else self.graph.stated_kinds.get(name)
         if stated == "PARAMETER":
             return Decision(Role.PARAMETER, "the file says that it is a parameter")
         if stated is not None:
@@ -187,7 +196,7 @@ class TensorRoles:
             if "trained slot" in uses.trained:
                 return Decision(Role.PARAMETER, "bias or scale with one element")
             return Decision(Role.TABLE, "a single number")
-        if uses.trained:
+        if uses.trained and not uses.is_compared:
             return Decision(Role.PARAMETER, min(uses.trained))
         if uses.fixed:
             return Decision(Role.TABLE, min(uses.fixed))
@@ -199,13 +208,50 @@ class TensorRoles:
         pending, read = [name], False
         while pending:
             for node, position in self.readers(pending.pop()):
-                if position in _QUANTIZED_SLOTS.get(node.op_type, ()):
+                in_slot = position in _QUANTIZED_SLOTS.get(node.op_type, ())
+                if in_slot or self._makes_floats(node):
                     read = True
                 elif position == 0 and (node.op_type in _MOVING_OPS or node.op_type == "Gather"):
                     pending += [result for result in node.results if result]
                 else:
                     return False
         return read
+
+    def _makes_floats(self, node: NodeRecord | None) -> bool:
+        """Whether a node makes floats of a stored matrix of bytes, of which the weights are a
+        multiple, or which products read as they are."""
+        if node is None or node.op_type != "Cast":
+            return False
+        stored = self.graph.initializers.get(node.operands[0])
+        if stored is None or not is_wide(stored.shape):
+            return False
+        return stored.dtype in (DType.INT8, DType.UINT8) and all(
+            reader.op_type in _PRODUCTS
+            or (
+                reader.op_type in _SCALING
+                and all(self._is_written(name) for name in _others(reader, position))
+            )
+            for reader, position in self.readers(node.results[0])
+        )
+
+    def _is_written(self, name: str) -> bool:
+        """Whether a tensor is written in the file, in whatever shape or type it is read."""
+        seen: set[str] = set()  # a damaged file may have cycles
+        while name not in seen:
+            seen.add(name)
+            maker = self._makers.get(name)
+            if maker is not None and maker.op_type in _RESHAPING:
+                name = maker.operands[0]
+        return name in self.graph.initializers or name in self._literals
+
+    def scales_stored(self, node: NodeRecord, position: int) -> bool:
+        """Whether the operand of a node at `position` is a scale or a zero point of a stored matrix
+        of bytes."""
+        if node.op_type not in _SCALING:
+            return False
+        makers = [self._makers.get(name) for name in _others(node, position)]
+        less = [self._makers.get(m.operands[0]) for m in makers if m and m.op_type == "Sub"]
+        return any(map(self._makes_floats, (*makers, *less)))
 
     def _is_neutral(self, name: str) -> bool:
         """Whether norms alone read a tensor, as a scale of ones or a bias of zeros."""
@@ -244,7 +290,7 @@ class TensorRoles:
     def meets_counted(self, node: NodeRecord, position: int) -> bool:
         """Whether the operands of a node but the one at `position` depend on inputs of integers or
         booleans, and on no vector or matrix of floats."""
-        others = [name for place, name in enumerate(node.operands) if place != position]
+        others = _others(node, position)
         moving = [name for name in others if name in self._dynamic]
         return bool(moving) and self._weighed.isdisjoint(others)
 
@@ -294,6 +340,11 @@ class TensorRoles:
         return self._makers
 
 
+def _others(node: NodeRecord, position: int) -> list[str]:
+    """The operands of a node but the one at `position`."""
+    return [name for place, name in enumerate(node.operands) if place != position]
+
+
 def is_wide(shape: Sequence[int]) -> bool:
     """Whether several dims are longer than 1."""
     return sum(size != 1 for size in shape) >= 2
@@ -321,14 +372,18 @@ class _Uses:
     def __init__(self, roles: TensorRoles, type: TensorType) -> None:
         self._roles = roles
         self._type = type
+        self._name = ""
         self._wide = is_wide(type.shape)
         self._seen: set[str] = set()
         self.trained: set[str] = set()
         self.fixed: set[str] = set()
+        self.is_compared = False
+        """Whether it is compared as it is stored."""
 
     def follow(self, name: str, is_value_kept: bool) -> None:
         """Collects the reasons from every use of `name`. `is_value_kept` says whether the tensor
         was only moved so far, not computed with."""
+        self._name = name
         pending = [(name, is_value_kept)]
         while pending:
             current, kept = pending.pop()
@@ -348,6 +403,7 @@ class _Uses:
             return []
         is_moved = op in _MOVING_OPS and position == 0
         if op in _NEVER_TRAINED and not is_moved:
+            self.is_compared |= kept and op in _COMPARED
             self.fixed.add(f"operand of {op}")
             return []
         if position in _SMALL_SLOTS.get(op, ()):
@@ -361,6 +417,9 @@ class _Uses:
         if op == "Gather" and position == 0:
             return self._gathered(node, kept)
         if not meets_data:
+            if self._roles.scales_stored(node, position):
+                self.fixed.add("scales of quantized numbers")
+                return []
             return [(name, False) for name in node.results if name]
         if op in _MEETINGS:
             _MEETINGS[op](self, node, position, kept)
@@ -400,7 +459,7 @@ class _Uses:
 
     def _meets_scale(self, node: NodeRecord, position: int) -> bool:
         """Whether another operand is a scale at which the model itself quantizes."""
-        others = [name for place, name in enumerate(node.operands) if place != position]
+        others = _others(node, position)
         found = [(name, self._roles.makers().get(name)) for name in others]
         return any(
             maker is not None
@@ -427,7 +486,7 @@ class _Uses:
         self.fixed.add(f"operand of {node.op_type}")
 
     def _follows_product(self, node: NodeRecord, position: int) -> bool:
-        others = [name for i, name in enumerate(node.operands) if i != position]
+        others = _others(node, position)
         makers = self._roles.makers()
         return any(
             name in makers and makers[name].op_type in ("MatMul", "Einsum") for name in others
@@ -436,17 +495,27 @@ class _Uses:
     def _is_mask(self, node: NodeRecord, position: int, kept: bool) -> bool:
         """Whether a term of scores is a mask or a table of distances: by its values (zero or very
         negative, or evenly spaced along the keys) if they are known, otherwise by its shape, which
-        has size 1 for heads."""
-        record = self._roles.graph.initializers.get(node.operands[position])
-        if record is not None and record.has_values() and record.num_elements < 1 << 24:
-            array = record.load()
-            return _has_mask_values(array) or _is_evenly_spaced(array)
+        has size 1 for heads. Values of what is moved before it is added say only that it is one."""
+        direct = node.operands[position]
+        for name in dict.fromkeys((direct, self._name) if kept else (direct,)):
+            record = self._roles.graph.initializers.get(name)
+            if record is not None and record.has_values() and record.num_elements < 1 << 24:
+                array = record.load()
+                found = _has_mask_values(array) or _is_evenly_spaced(array)
+                if found or name == direct:
+                    return found
         shape = self._type.shape
         return not kept or all(size == 1 for size in shape[:-2])
 
 
 def _has_mask_values(array: Array) -> bool:
-    return bool(((array == 0) | (array <= -1e4)).all())
+    """Whether all values are zero or very negative, or zero or one negative number: masks of some
+    models have -100."""
+    import numpy as np
+
+    zero = array == 0
+    least = array.min(initial=0) if zero.any() else -np.inf
+    return bool((zero | (array <= -1e4) | (array == least)).all())
 
 
 def _is_evenly_spaced(array: Array) -> bool:

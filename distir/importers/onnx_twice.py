@@ -83,7 +83,7 @@ class _Uses:
         """The uses in a graph."""
         sums: dict[str, set[str]] = {}
         for node in graph.nodes:
-            if node.op_type == "Add":
+            if node.op_type == "Add" and len(node.operands) == 2:  # else the file is damaged
                 for one, other in (node.operands, node.operands[::-1]):
                     if other in graph.initializers:
                         sums.setdefault(one, set()).add(other)
@@ -96,7 +96,8 @@ class _Uses:
             for each in (first, *others[:1]):
                 added.setdefault(each, set()).update(vectors)
         stated = {name for name, kind in graph.stated_kinds.items() if kind == "PARAMETER"}
-        tables = {node.operands[0] for node in graph.nodes if node.op_type == "Gather"}
+        looked_up = (node for node in graph.nodes if node.op_type == "Gather")
+        tables = {name for node in looked_up for name in node.operands[:1]}
         return cls(tables, {name: frozenset(own) for name, own in added.items()}, stated)
 
     def are_of_one(self, name: str, other: str, *, is_turned: bool) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from autotune import load_problem
 from distir import Workload, load_model
 from distir.errors import TransformError
 from distir.importers.load import LoadedModel
@@ -183,3 +184,66 @@ def test_literals_are_trained_only_where_all_weights_are(stored_apart: bool) -> 
     function = read_onnx(model({"x": (FLOAT, ["n", 8])}, nodes, "y", stored)).function
     trained = {value.name for value in function.parameters}
     assert trained == {"w", "v"} | (set() if stored_apart else {"scale"})
+
+
+def distances(path: Any, attends: bool) -> None:
+    """A model that attends to as many distances as twice its sequence is long, which it computes
+    from that of its input, as XLNet does; behind attention to the sequence itself, or alone."""
+    stored: dict[str, Any] = {
+        "zero": np.asarray(0, np.int64),
+        "one": np.asarray(1, np.int64),
+        "two": np.asarray(2, np.int64),
+        "dim": integers(1),
+        "width": integers(1, WIDTH),
+        "w": weights(WIDTH, WIDTH),
+    }
+    nodes = [
+        *(attention("x", "own", stored, [0, 2, 1]) if attends else [node("Relu", "x", "y.own")]),
+        node("Shape", "x", "shape"),
+        node("Gather", "shape one", "length", axis=0),
+        node("Mul", "length two", "twice"),
+        node("Range", "zero twice one", "far"),
+        node("Cast", "far", "farther", to=1),
+        node("Unsqueeze", "farther dim", "rows"),
+        node("Expand", "rows width", "keys"),
+        node("Transpose", "keys", "turned", perm=[1, 0]),
+        node("MatMul", "y.own w", "h"),
+        node("MatMul", "h turned", "scores"),
+        node("Softmax", "scores", "p"),
+        node("MatMul", "p keys", "c"),
+        node("Add", "x c", "y"),
+    ]
+    cast("Any", onnx).save(model({"x": (FLOAT, ["b", "s", WIDTH])}, nodes, "y", stored), path)
+
+
+@pytest.mark.parametrize("attends", [True, False])
+@pytest.mark.parametrize("length", [8, 24, 40])
+def test_a_file_that_computes_lengths_is_read_at_the_length_asked_for(
+    tmp_path: Any, length: int, attends: bool
+) -> None:
+    path = tmp_path / "model.onnx"
+    distances(path, attends)
+    asked = load_problem(model=str(path), devices=1, batch_size=4, sequence_length=length)
+    workload = cast("Workload", asked.workload)
+    stated = load_model(path, onnx_options={"sizes": {"s": length}})
+    expected = Workload(model=stated, batch_size=4).forward_flops_per_sample
+    own = attends * (2 * length * WIDTH * 3 * WIDTH + 2 * (2 * length * length * WIDTH))
+    far = 2 * length * WIDTH * WIDTH + 2 * (2 * length * (2 * length) * WIDTH)
+    assert workload.forward_flops_per_sample == expected == own + far
+    if attends and length != 24:  # the length at which it is read first
+        with pytest.raises(TransformError, match=f"was read at {length}"):
+            workload.resized(sequence_length=length + 1).check_model()
+
+
+def test_a_file_that_works_at_one_length_says_so(tmp_path: Any) -> None:
+    """As a loop over positions is traced."""
+    stored = {"w": weights(WIDTH, WIDTH), **{f"at{n}": integers(n) for n in range(24)}}
+    nodes = [
+        *(node("Gather", f"x at{n}", f"x{n}", axis=1) for n in range(24)),
+        node("Concat", " ".join(f"x{n}" for n in range(24)), "again", axis=1),
+        node("Add", "x again", "h"),
+        node("MatMul", "h w", "y"),
+    ]
+    found = loaded(model({"x": (FLOAT, ["b", "s", WIDTH])}, nodes, "y", stored), tmp_path)
+    assert found.lengths == ()
+    assert any("works only at s = 24" in note for note in found.function.notes)

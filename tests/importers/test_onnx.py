@@ -814,3 +814,78 @@ def test_tokens_of_an_expert_are_refused_with_what_works() -> None:
     )
     with pytest.raises(UnsupportedOpError, match="a mixture of experts can be given by its config"):
         import_onnx(made)
+
+
+def test_names_of_functions_are_their_own() -> None:
+    """Two functions may have weights of one name, and one that is called twice has its own once."""
+    helper = onnx.helper
+
+    def scaled(name: str, size: int) -> Any:
+        stored = helper.make_node(
+            "Constant", [], ["weight"], value=onnx.numpy_helper.from_array(weights(4, size))
+        )
+        return helper.make_function(
+            "local", name, ["a"], ["b"], [stored, node("MatMul", "a weight", "b")],
+            [helper.make_opsetid("", 18)],
+        )  # fmt: skip
+
+    calls = [
+        helper.make_node("First", ["x"], ["h"], domain="local"),
+        helper.make_node("First", ["h"], ["g"], domain="local"),
+        helper.make_node("Second", ["g"], ["y"], domain="local"),
+    ]
+    functions = [scaled("First", 4), scaled("Second", 8)]
+    function = import_onnx(model({"x": (FLOAT, ["n", 4])}, calls, "y", functions=functions))
+    assert sorted(value.type.shape for value in function.parameters) == [(4, 4), (4, 8)]
+
+
+@pytest.mark.parametrize("masked", [-100.0, -1000.0, -1e9])
+def test_masks_are_told_by_their_values(masked: float) -> None:
+    """Whether they are added as they are stored, or moved first."""
+    mask = np.triu(np.full((8, 8), masked, np.float32), 1)
+    for moved in (False, True):
+        nodes = [
+            node("Unsqueeze", "mask axes", "wide"),
+            node("Add", "wide s" if moved else "mask s", "t"),
+            node("Softmax", "t", "p"),
+            node("MatMul", "p w", "y"),
+        ]
+        stored = {"mask": mask, "axes": integers(0), "w": weights(8, 5)}
+        made = read_onnx(
+            model({"s": (FLOAT, ["n", 3, 8, 8])}, nodes if moved else nodes[1:], "y", stored)
+        )
+        assert made.decisions["mask"].role is Role.TABLE
+
+
+def test_what_is_compared_is_no_parameter() -> None:
+    nodes = [
+        node("Equal", "regions zero", "same"),
+        node("Where", "same zero regions", "mask"),
+        node("Add", "mask s", "t"),
+        node("Softmax", "t", "p"),
+        node("MatMul", "p w", "y"),
+    ]
+    stored = {"regions": weights(3, 8, 8), "zero": np.zeros((), np.float32), "w": weights(8, 5)}
+    made = read_onnx(model({"s": (FLOAT, ["n", 3, 8, 8])}, nodes, "y", stored))
+    assert made.decisions["regions"].role is Role.TABLE
+
+
+@pytest.mark.parametrize("batch", ["batch-size", "batch/size", "None", "1", "n % 8", "True"])
+def test_names_of_sizes_may_look_like_arithmetic(batch: str) -> None:
+    made = model(
+        {"a": (FLOAT, [batch, 4])}, [node("MatMul", "a w", "y")], "y", {"w": weights(4, 4)}
+    )
+    workload = Workload(model=load_model(made), batch_size=8)
+    assert len(workload.program.batches) == 1
+    assert read_onnx(made, sizes={batch: 6}).function.inputs[0].type.shape == (6, 4)
+
+
+def test_two_names_of_the_batch_are_tied() -> None:
+    """As PyTorch names the first dims of two inputs if the user names none."""
+    made = model(
+        {"a": (FLOAT, ["a_dynamic_axes_1", 4]), "b": (FLOAT, ["b_dynamic_axes_1", 4])},
+        [node("Add", "a b", "y")],
+        "y",
+    )
+    a, b = import_onnx(made).inputs
+    assert a.type == b.type

@@ -12,6 +12,7 @@ import pytest
 from distir.execute.sequential import evaluate
 from distir.importers.onnx import read_onnx
 from distir.importers.onnx_file import read_model
+from distir.importers.onnx_roles import Role
 from distir.ir import DType
 from distir.program import build_program, parameter_count
 from tests.importers.models import FLOAT, INT64, model, node, weights
@@ -320,3 +321,16 @@ def test_weights_of_four_bits_are_read(tmp_path: Path, is_signed: bool, is_apart
     function = read_onnx(path).function
     assert parameter_count(function) == numbers.size
     assert [each.op.name for each in function.nodes] == ["MatMul"]
+
+
+def test_bytes_that_are_cast_and_scaled_are_weights() -> None:
+    """As PyTorch exports weights that are kept as bytes, with a scale per row."""
+    stored = {"w": _integers(6, 8), "s": abs(weights(8))}
+    nodes = [
+        node("Cast", "w", "f", to=1),
+        node("Mul", "f s", "scaled"),
+        node("MatMul", "x scaled", "y"),
+    ]
+    made = read_onnx(model({"x": (FLOAT, ["n", 6])}, nodes, "y", stored))
+    assert [value.name for value in made.function.parameters] == ["w"]
+    assert made.decisions["s"].role is Role.TABLE
