@@ -29,6 +29,7 @@ from autotune.study.trial import Trial
 from autotune.testing import ObjectiveContract, SamplerContract
 from autotune.trackers import StudyHeader, Tracker, TrackingRecord
 from autotune.trackers.mlflow import MlflowTracker
+from distir.arguments import checked
 from search_spaces import SearchSpace
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def tune(asked: Tuning) -> TuneResult:
     return solve(problem, asked, tracker=asked.tracker, kept=asked, statement=statement)
 
 
+@checked
 def evaluate_grid(
     space: SearchSpace | Problem,
     objective: Objective,

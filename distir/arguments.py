@@ -73,6 +73,7 @@ _MAKERS = {
     "LoadedModel": "see load_model",
     "Objective": "see Problem.objective",
     "Problem": "see load_problem",
+    "SearchSpace": "such as Problem.space",
     "SoftwareStack": "see load_stack",
     "Strategy": "such as Strategy(dp=2)",
     "Workload": "of a model by load_model and a batch_size",
@@ -173,7 +174,9 @@ def _kind(node: ast.expr) -> _Kind | None:
         return _subscripted(ast.unparse(node.value), node.slice)
     name = ast.unparse(node)
     if name in _MAKERS:
-        return _Kind(lambda value: _is_instance(value, name), (f"a {name} ({_MAKERS[name]})",))
+        article = "an" if name[0] in "AEIOU" else "a"
+        words = (f"{article} {name} ({_MAKERS[name]})",)
+        return _Kind(lambda value: _is_instance(value, name), words)
     return _KINDS.get(name)
 
 

@@ -150,7 +150,9 @@ def parse_plan(text: str) -> Plan:
     lines = text.splitlines()
     if not lines or lines[0] != VERSION:
         found = lines[0][:40] if lines else ""
-        raise StrategyError(f"no plan: it begins with {shown(found)}; expected {VERSION!r}")
+        raise StrategyError(
+            f"this is no plan: its first line is {shown(found)}; expected {VERSION!r}"
+        )
     try:
         plan = _read(lines)
     except ArgumentError as error:

@@ -79,7 +79,8 @@ class Quantity:
         """
         match = _NUMBER_AND_UNIT.fullmatch(text.strip())
         if match is None:
-            raise UnitError(f"{shown(text)} is not {self.name}; expected {self._expected()}")
+            sign = ": it is negative" if text.strip().startswith("-") else ""
+            raise UnitError(f"{shown(text)} is not {self.name}{sign}; expected {self._expected()}")
         number, unit = match[1], match[2] or ""
         if unit not in self.factors:
             problem = f"has unit {shown(unit)}" if unit else "has no unit"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.options import SUPPRESS, add_model_options, given, problem_of, strategy_of
 from autotune.cli.output import Output, add_json_option, note
 from autotune.cli.simulate import add_strategy_options, communicated, plain, problem_with
-from autotune.statement import ProblemStatement
+from autotune.statement import DEFAULT_STACK, ProblemStatement
 from distir.errors import DistirError
 from distir.files import check_writable, is_folder, write_text
 
@@ -137,10 +137,12 @@ class LaunchAsked:
         write_folder(self.folder, done.emission.files.files)
         note(f"wrote {', '.join(sorted(done.emission.files.files))} to {self.folder}")
         if not done.as_run.feasible:
+            stack = self.target.stack
+            searched = result.problem.settings.get("stack", DEFAULT_STACK)
+            advice = f"; --stack {stack} searches among plans that do" if searched != stack else ""
             note(
-                f"as {self.target.name} runs it, it does not fit in memory: README.md there says "
-                f"what it does otherwise; autotune launch --target {self.target.name} tells of "
-                "other plans",
+                f"as {self.target.name} runs it, it does not fit in memory{advice}; README.md "
+                "there says what it does otherwise",
                 is_error=True,
             )
         return done

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
+from autotune.study.verdict import all_failed
 from distir.errors import DistirError
 from distir.files import outputs, write_text
 
@@ -196,8 +197,7 @@ def status_of(evaluated: int, failures: Mapping[str, int]) -> int:
     `failures` are counts of failed trials by reason."""
     if not evaluated or sum(failures.values()) < evaluated:
         return 0
-    count = f"all {evaluated} trials" if evaluated > 1 else "the only trial"
-    note(f"{count} failed; the most frequent reason: {next(iter(failures))}", is_error=True)
+    note(all_failed(failures), is_error=True)
     return 1
 
 

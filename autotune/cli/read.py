@@ -100,7 +100,7 @@ def execute(arguments: argparse.Namespace) -> int:
         problem = _problem(arguments, reading)
         simulated, as_run, found = _answers(arguments, problem, reading)
         with output.saving():
-            write_report(arguments, partial(_page, problem, reading, simulated, found))
+            write_report(arguments, partial(_page, problem, reading, simulated, as_run, found))
     output.write(
         _plain(problem, reading, simulated, as_run, found),
         lambda: _report(problem, reading, simulated, as_run, found),
@@ -109,11 +109,16 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _page(
-    problem: Problem, reading: Reading, simulated: Any, found: list[Better] | None, told: Told
+    problem: Problem,
+    reading: Reading,
+    simulated: Any,
+    as_run: Any,
+    found: list[Better] | None,
+    told: Told,
 ) -> Page:
     from autotune.launch.page import read_page
 
-    return read_page(problem, reading, simulated, found, told)
+    return read_page(problem, reading, simulated, as_run[0], found, told)
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -150,7 +155,6 @@ def _answers(
     from autotune.launch.better import better
     from autotune.launch.priced import as_run
     from autotune.search import Search
-    from distir.metrics import iteration_seconds
 
     target, strategy, facts = reading.target, reading.strategy, reading.facts
     simulator: Any = problem.simulator
@@ -159,13 +163,9 @@ def _answers(
     trials: int | None = getattr(arguments, "trials", None)
     if trials is not None and trials < 1:
         return simulated, run, None
-    seconds = simulated.metrics[iteration_seconds.name] if simulated.feasible else float("inf")
     search = Search(objective="latency", trials=trials)
-    return (
-        simulated,
-        run,
-        better(problem, target, strategy, seconds, reading.options, facts, search),
-    )
+    found = better(problem, target, strategy, run[0], reading.options, facts, search)
+    return simulated, run, found
 
 
 def _plain(

@@ -67,6 +67,9 @@ def execute(arguments: argparse.Namespace) -> int:
         with output.saving():
             write_report(arguments, partial(_page, arguments.file, report))
     output.write({"file": arguments.file, **report.to_dict()}, lambda: _shown(arguments, report))
+    if not report.outcomes:
+        note(f"{arguments.file}: no row has a measured time that can be predicted", is_error=True)
+        return 1
     return 0
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.facts import WORKLOAD_FACTS, Facts, launch_of
-from autotune.launch.priced import restricted
+from autotune.launch.priced import launched_as_run, restricted, with_own_software
 from autotune.launch.rows import Options
 from autotune.launch.target import Target
+from autotune.objectives.evaluation import Evaluation
 from distir.metrics import iteration_seconds
 from distir.strategy import Strategy
 
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 MOST = 3
 """Better strategies that are shown: the best of as many layouts."""
+
+LOOKED_AT = 12
+"""Strategies of which it is looked whether they are better as the framework runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +64,48 @@ def better(
     problem: Problem,
     target: Target,
     strategy: Strategy,
-    seconds: float,
+    run: Any,
     options: Options,
     facts: Facts,
     search: Search,
 ) -> list[Better]:
-    """The best strategies of a framework that take less than `seconds`, each of another layout.
+    """The best strategies of a framework that fit and take less time than `strategy` does, each of
+    another layout, all as the framework runs them: `run` is the result of that one. If it does not
+    fit, they may take longer.
 
     `options` are those of the file, and `facts` what they state.
     """
     from autotune.solving import solve
 
-    within = restricted(problem, target)
+    within = restricted(with_own_software(problem, target), target)
     if not within.space.count():
         return []
     result = solve(within, search)
     if result.interrupted:
         raise KeyboardInterrupt
     name = iteration_seconds.name
-    found = [
-        trial
-        for trial in result.layouts
-        if (trial.metric(name) or seconds) < seconds and trial.strategy != strategy
-    ]
-    found.sort(key=lambda trial: trial.metric(name) or seconds)
+    seconds = run.metrics[name] if run.feasible else inf
+    expected = [each for each in result.layouts if (each.metric(name) or inf) < seconds]
+    expected.sort(key=lambda trial: trial.metric(name) or inf)
+    others = [trial for trial in expected if trial.strategy != strategy][:LOOKED_AT]
+    judged = (_as_run(problem, target, trial) for trial in others)
+    quicker = (each for each in judged if each is not None and (each.cost or inf) < seconds)
+    found = list(islice(quicker, MOST))
+    found.sort(key=lambda trial: trial.metric(name) or inf)
     simulator: Any = problem.simulator
     simulated = launch_of(problem, strategy, simulator.plan(strategy)).facts
     left_open = {name: simulated[name] for name in WORKLOAD_FACTS if name in simulated}
     now = {**target.table.write({**left_open, **facts}), **_otherwise(target, options, facts)}
-    return [Better(trial, _changes(problem, target, options, now, trial)) for trial in found[:MOST]]
+    return [Better(trial, _changes(problem, target, options, now, trial)) for trial in found]
+
+
+def _as_run(problem: Problem, target: Target, trial: Trial) -> Trial | None:
+    """A strategy as the framework runs it; None if it does not fit then."""
+    result, _ = launched_as_run(problem, target, trial.strategy)
+    if not result.feasible:
+        return None
+    cost = result.metrics[iteration_seconds.name]
+    return replace(trial, evaluation=Evaluation(dict(result.metrics)), cost=cost)
 
 
 def _otherwise(target: Target, options: Options, facts: Facts) -> dict[str, Any]:

@@ -20,14 +20,16 @@ def read_page(
     problem: Problem,
     reading: Reading,
     simulated: Any,
+    run: Any,
     found: Sequence[Better] | None,
     told: Told,
 ) -> Page:
-    """The plan that a file states, and what would be better."""
+    """The plan that a file states, and what would be better as the framework runs it; `run` is the
+    result of the plan then."""
     page = plan_page(problem, simulated, told)
     blocks: list[Block] = []
     for each in found or ():
-        blocks.append(Text(better_line(problem, simulated, each) + ":"))
+        blocks.append(Text(better_line(problem, run, each) + ":"))
         changes = [[change_line(name, now, then)] for name, (now, then) in each.changes.items()]
         blocks.append(Table(("",), changes))
     if found is not None and not found:

@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.launch.emit import Emission, Prediction, emit
 from autotune.launch.errors import LaunchError
-from autotune.launch.facts import Cuts, blocks_of_layers, launch_of, starts_of
+from autotune.launch.facts import Cuts, Launch, blocks_of_layers, launch_of, starts_of
 from autotune.launch.limits import nearest
 from autotune.launch.nodes import as_launched, differs, node_sizes
 from autotune.launch.target import Target
@@ -48,9 +48,7 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
     plan = simulator.plan(strategy)
     result = simulator.simulate_plan(plan)
     launch = launch_of(problem, strategy, plan)
-    cuts = launch.facts.get("cuts") if target.states_cuts else None
-    _, per_node = launch.nodes
-    run, settings = as_run(problem, target, strategy, launch.facts, cuts, per_node)
+    run, settings = _launch_as_run(problem, target, strategy, launch)
     prediction = Prediction(
         seconds=result.metrics[iteration_seconds.name],
         memory_bytes=_held(result),
@@ -128,6 +126,30 @@ def as_run(
     if plan.schedule.pairs and not target.overlaps_pairs:
         plan = _in_turn(plan)
     return simulator.simulate_plan(plan), settings
+
+
+def launched_as_run(
+    problem: Problem, target: Target, strategy: Strategy
+) -> tuple[Any, dict[str, Any]]:
+    """`as_run` of a strategy as a launch states it."""
+    simulator: Any = problem.simulator
+    launch = launch_of(problem, strategy, simulator.plan(strategy))
+    return _launch_as_run(problem, target, strategy, launch)
+
+
+def _launch_as_run(
+    problem: Problem, target: Target, strategy: Strategy, launch: Launch
+) -> tuple[Any, dict[str, Any]]:
+    cuts = launch.facts.get("cuts") if target.states_cuts else None
+    _, per_node = launch.nodes
+    return as_run(problem, target, strategy, launch.facts, cuts, per_node)
+
+
+def with_own_software(problem: Problem, target: Target) -> Problem:
+    """The problem with the framework's own software stack, and attention computed as it does."""
+    if problem.changed is None:
+        raise LaunchError("the problem cannot be changed; load it by load_problem")
+    return problem.changed(stack=target.stack, **_own_attention(problem, target))
 
 
 def _own_nodes(problem: Problem, per_node: int | None) -> tuple[dict[str, Any], dict[str, Any]]:

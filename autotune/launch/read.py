@@ -167,8 +167,8 @@ def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> di
         found |= dict.fromkeys(options, given)
         if not options and not source.names(name):
             raise LaunchError(
-                f"--set {name}: no variable of {source.path}, and no option that is understood of "
-                f"{target.label}"
+                f"--set {name}: {source.path} has no such variable, and {target.label} no such option "
+                "that is understood here"
             )
     return found
 
@@ -223,7 +223,7 @@ def _not_modelled(
             reason = "ignored, as asked"
         if reason is None:
             raise LaunchError(
-                f"{source.path}: {name} is no option that is understood of {target.label}"
+                f"{source.path}: {name} is not an option of {target.label} that is understood here"
                 f"{target.near(name)}; if it does not bear on time, state --ignore={name}"
             )
         if given not in (False, None, "false", "False"):

@@ -80,7 +80,7 @@ def _read_parts(
     if not found:
         yield Text(f"Nothing better was found in what {target.name} can state.")
     for each in found:
-        yield Text(better_line(problem, simulated, each), style="green")
+        yield Text(better_line(problem, result, each), style="green")
         for name, (now, then) in each.changes.items():
             yield Text(f"  {change_line(name, now, then)}")
 
@@ -103,11 +103,12 @@ def _cost(lead: str, problem: Problem, result: Any) -> str:
     return f"{lead}: {seconds} per step, {room}{'' if result.feasible else ': does not fit'}"
 
 
-def better_line(problem: Problem, simulated: Any, each: Better) -> str:
-    """What a better strategy gains."""
+def better_line(problem: Problem, run: Any, each: Better) -> str:
+    """What a better strategy gains over the result of what a file states, both as the framework
+    runs them."""
     name, memory = iteration_seconds.name, peak_memory_bytes.name
     metrics = each.trial.evaluation.metrics
-    more = metrics[name] / simulated.metrics[name] - 1
+    more = metrics[name] / run.metrics[name] - 1
     change = f"{'+' if more > 0 else '-'}{percent(abs(more))}"
     spare = problem.memory_bytes - metrics[memory] - metrics[reserved_memory_bytes.name]
     return (

@@ -168,7 +168,7 @@ def _missing(metric: str, evaluation: Evaluation) -> str | None:
         return None
     if value is None:
         named = f" {metric!r}" if metric else ""
-        known = ", ".join(evaluation.metrics) or "no numbers"
+        known = ", ".join(evaluation.metrics) or "an empty mapping"
         said = f"the objective gave no metric{named}; it gave {known}"
         if find_metric(metric) is not None:
             said += "; the simulator's are in what its parameter `simulate` gives"

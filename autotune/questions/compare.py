@@ -17,6 +17,7 @@ from autotune.rendering import Shown
 from autotune.samplers import load_sampler
 from autotune.study.study import Measure, Study
 from autotune.study.trial import Curve, Trial, best_of, regret_curve
+from autotune.study.verdict import all_failed
 from distir.errors import DistirError
 from distir.strategy import Strategy
 from search_spaces import SearchSpace
@@ -143,6 +144,8 @@ def standings(
     has all of `grid`. An interrupt ends that, and loses the search at hand; it is told whether
     there was one. Raises `DistirError` if no strategy is feasible.
     """
+    if grid.best is None and grid.failed == grid.evaluated:
+        raise DistirError(all_failed(grid.failures))
     if grid.best is None:
         raise DistirError(
             f"there is nothing to compare: no strategy is feasible for {problem.title}"

@@ -443,7 +443,7 @@ def _devices(problem: Problem, strategy: Strategy | None) -> _Sizes:
         lambda step: share * counts[step - 1],
         lambda size: _changed(problem, devices=size, batch_size=problem.batch_size),
         lambda size: strategy and replace(strategy, dp=size // share),
-        "there are no fewer",
+        "there is no smaller number",
         first=first,
     )
 

@@ -19,6 +19,7 @@ from autotune.problem import Problem, default_batch_size, problem_of
 from autotune.rendering import Shown
 from autotune.statement import Goal, ProblemStatement
 from autotune.study.trial import Trial
+from autotune.study.verdict import all_failed
 from autotune.watch import Phase, not_shown
 from distir.errors import DistirError
 from distir.limits import MOST_DEVICES
@@ -139,7 +140,10 @@ def scale(
         if not steps:
             raise
     if len(steps) == len(counts) and all(step.best is None for step in steps):
-        raise DistirError(f"no number of devices has a plan that fits; {steps[-1].reason}")
+        raise DistirError(f"no number of devices has a plan: {steps[-1].reason}")
+    for step in steps:
+        if step.best is not None:
+            objective.settle_names(step.best.evaluation.metrics)
     return largest, objective, _with_efficiency(steps)
 
 
@@ -161,6 +165,8 @@ def _step(largest: Problem, goal: Goal, devices: int) -> ScalingStep:
             if not grid.complete:
                 raise KeyboardInterrupt
             best, proved, closest = grid.best, grid.complete, grid.closest
+            if best is None and grid.failed == grid.evaluated:
+                raise DistirError(all_failed(grid.failures))
         if best is None:
             reason = "nothing fits" if closest is None else closest.evaluation.reason
     except DistirError as error:

@@ -52,7 +52,9 @@ def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
 
     overall = report.overall
     excluded = sum(overall.rows_excluded.values())
-    yield Text(f"{file}: {overall.rows_used:,} rows of dense models predicted", style="bold")
+    yield Text(
+        f"{file}: {counted(overall.rows_used, 'row')} of dense models predicted", style="bold"
+    )
     yield from (Text(said, style="yellow") for said in report.doubts)
     if report.source_mean is not None:
         yield Text(f"mean error over sources, each alike: {percent(report.source_mean)}")

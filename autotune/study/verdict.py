@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 INTERRUPTED = "Interrupted before anything was found that fits."
 """The answer where somebody wanted an end."""
 
@@ -16,3 +18,12 @@ def without_best(infeasible: int, tried: int, count: int) -> str:
         return "Nothing fits."
     tried_how = "tried" if infeasible == tried else "tried to the end"
     return f"None of the strategies that were {tried_how} fits: {infeasible:,} of {count:,}."
+
+
+def all_failed(failures: Mapping[str, int]) -> str:
+    """What is said where every trial failed, given how many did by reason: `all 134 trials failed;
+    the most frequent reason: …`."""
+    count = sum(failures.values())
+    reason = max(failures, key=lambda each: failures[each])
+    failed = f"all {count:,} trials" if count > 1 else "the only trial"
+    return f"{failed} failed; the most frequent reason: {reason}"

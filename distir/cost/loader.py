@@ -114,7 +114,7 @@ from distir.cost.stack import (
     SoftwareStack,
 )
 from distir.errors import ClusterError, UnknownNameError
-from distir.files import beside, is_file, user_path
+from distir.files import beside, is_file, is_folder, user_path
 from distir.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS, WATTS
 
 __all__ = [
@@ -231,6 +231,8 @@ def _find(description: str, folder: str, spec: str | Path) -> Path:
     if is_file(path):
         return path
     if isinstance(spec, Path) or path.suffix == ".toml" or len(path.parts) > 1:
+        if is_folder(path):
+            raise ClusterError(f"{path} is a folder; expected a {description} file")
         raise ClusterError(f"{path}: there is no such {description} file")
     raise UnknownNameError(description, spec, shipped)
 

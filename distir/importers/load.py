@@ -165,7 +165,7 @@ class _Options:
 def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
     if options.onnx:
         raise ImportModelError(
-            f"{', '.join(options.onnx)}: {config.name} is no ONNX file; expected these of one"
+            f"{', '.join(options.onnx)}: {config.name} is no ONNX file; these options are for one"
         )
     if options.imbalance != 1.0:
         config = with_imbalance(config, options.imbalance)

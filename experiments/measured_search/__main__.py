@@ -30,6 +30,7 @@ from distir.cost import load_stack
 from distir.errors import DistirError
 from distir.files import check_writable, write_text
 from distir.strategy import Strategy
+from distir.units import counted
 from experiments.command import exit_status, note
 from experiments.measured_search.groups import Group, read_groups
 from search_spaces import listed_space
@@ -160,7 +161,7 @@ def _print(found: Mapping[str, Any]) -> None:
     ]
     for title, table in tables:
         count = table["simulator_order"]["groups"]
-        print(f"measurements until within 1 %, {title}; {count} groups")
+        print(f"measurements until within 1 % of the best, {title}; {counted(count, 'group')}")
         for name, each in table.items():
             if count and name not in ("stack", "wrong_stack"):
                 mean, tail = each["mean_to_1_percent"], each["p90_to_1_percent"]

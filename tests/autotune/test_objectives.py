@@ -77,7 +77,7 @@ def test_numbers_dicts_and_evaluations_are_understood(raw: object, metrics: obje
         (lambda: {"a": math.inf}, "the objective's a is inf"),
         (lambda: {"a": "x"}, "the objective's 'a' is 'x'; expected a number"),
         (lambda: None, "the objective returned NoneType None; expected a number"),
-        (dict, "the objective gave no metric; it gave no numbers"),
+        (dict, "the objective gave no metric; it gave an empty mapping"),
         (object, "the objective returned object <object object>; expected a number"),
         (lambda: np.ones(2), "the objective returned ndarray array([1., 1.]); expected a number"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),

@@ -114,7 +114,7 @@ def test_a_padded_vocabulary_is_stated_and_read_or_refused(
 def test_what_is_better_is_said_by_option(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     json_of(capsys, *LAUNCH, "--to", "out")
     found = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--space", "small")
-    seconds = found["simulated"]["metrics"]["iteration_seconds"]
+    seconds = found["as_run"]["metrics"]["iteration_seconds"]
     assert found["better"]
     for each in found["better"]:
         assert each["metrics"]["iteration_seconds"] < seconds

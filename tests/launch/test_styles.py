@@ -382,7 +382,7 @@ def test_a_misspelt_key_of_a_section_is_told(
     stated = Stated(model="llama3-8b", devices=8, batch_size=16, sequence_length=2048)
     with pytest.raises(LaunchError) as raised:
         read_in(tmp_path, {file: text.replace(*put)}, stated)
-    assert f"{wrong} is no option that is understood" in str(raised.value)
+    assert f"{wrong} is not an option of" in str(raised.value)
     assert meant is None or f"did you mean {meant}?" in str(raised.value)
 
 
