@@ -167,8 +167,8 @@ def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> di
         found |= dict.fromkeys(options, given)
         if not options and not source.names(name):
             raise LaunchError(
-                f"--set {name}: {source.path} has no such variable, and {target.label} no such option "
-                "that is understood here"
+                f"--set {name}: {source.path} has no such variable, and {target.label} no such "
+                "option that is understood here"
             )
     return found
 

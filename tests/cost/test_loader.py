@@ -162,7 +162,7 @@ def test_a_binary_file_and_a_folder_are_not_descriptions(tmp_path: Path) -> None
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ClusterError, match="not a text in UTF-8"):
         load_cluster(path)
-    with pytest.raises(ClusterError, match="there is no such cluster file"):
+    with pytest.raises(ClusterError, match="is a folder; expected a cluster file"):
         load_cluster(tmp_path)
 
 

@@ -367,7 +367,7 @@ def test_what_is_stated_of_nothing_is_refused(
 ) -> None:
     (folder / "launch.sh").write_text(f"{SCRIPT}{REST}--micro-batch-size 2")
     line = refused(capsys, "read", "launch.sh", "--set", "MBS=4")
-    assert "no variable of launch.sh, and no option" in line
+    assert "launch.sh has no such variable, and megatron 0.19 no such option" in line
 
 
 @pytest.mark.parametrize(
