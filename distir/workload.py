@@ -407,7 +407,8 @@ class Workload(Checked):
     @cached_property
     def forward_flops_per_sample(self) -> float:
         """FLOPs of the products in the forward pass of one sample. Attention counts in full, even
-        if masked; experts count on tokens, not on free slots."""
+        if masked; experts count on tokens, not on free slots. Products that are the same for
+        all samples, such as those of parameters alone, do not count."""
         return self.forward_flops({})
 
     def forward_flops(self, longer: Mapping[Axis, int]) -> float:
@@ -460,7 +461,16 @@ class Workload(Checked):
         return along / total if total else 1.0
 
     def _flops_of(self, nodes: Sequence[Node], sizes: Mapping[Axis, int]) -> float:
-        return sum(self._flops_of_each(nodes, sizes))
+        each = zip(nodes, self._flops_of_each(nodes, sizes), strict=True)
+        return sum(flops for node, flops in each if self._is_of_samples(node))
+
+    def _is_of_samples(self, node: Node) -> bool:
+        """Whether an op depends on samples, or is done for each of them."""
+        program = self.program
+        group, moving = program.blocks.group, program.blocks.roles.moving
+        batches = {group.get(axis, axis) for axis in program.batches}
+        along = (group.get(axis, axis) for axis in program.axes.kinds[node])
+        return not moving.isdisjoint(node.operands) or not batches.isdisjoint(along)
 
     def _flops_of_each(self, nodes: Sequence[Node], sizes: Mapping[Axis, int]) -> Iterator[float]:
         """The FLOPs of nodes that are products; 0 of others."""

@@ -179,7 +179,10 @@ def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
 
 def _from_onnx_file(path: Path, options: _Options) -> LoadedModel:
     if not is_file(path):
-        raise ImportModelError(f"{path}: there is no such file in {Path.cwd()}")
+        if is_folder(path):
+            raise ImportModelError(f"{path} is a folder; expected an ONNX file")
+        place = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise ImportModelError(f"{path}: there is no such file{place}")
     return _import_onnx(path.stem, path, options)
 
 

@@ -103,6 +103,7 @@ def read_onnx(
         return _widened(function, conversion, wide) if widen else function
 
     first_error: DistirError | None = None
+    said: set[str] = set()
     for binding in bindings(model.graph, batch_size, sequence_length, sizes or {}):
         try:
             conversion, function = convert(binding)
@@ -110,6 +111,7 @@ def read_onnx(
             raise
         except ImportModelError as error:
             first_error = first_error or error
+            said.add(str(error))
             continue
         _check_declared(model.graph, binding, function, lambda other: convert(other)[1])
         function = widened(conversion, function)
@@ -136,7 +138,7 @@ def read_onnx(
         )
     assert first_error is not None
     symbols = next(bindings(model.graph, batch_size, sequence_length, sizes or {})).symbols
-    if not symbols:
+    if not symbols or len(said) == 1:  # what is the same at all sizes does not depend on them
         raise first_error
     bound = ", ".join(f"{name} = {size}" for name, size in symbols.items())
     raise ImportModelError(

@@ -148,3 +148,29 @@ def test_the_command_tells_a_curve_as_table_plot_and_json(
     assert [each["devices"] for each in plain["points"]] == [1, 2, 4]
     assert all(each["metrics"]["dollars_to_train"] > 0 for each in plain["points"])
     assert main(["scale", *SMALL, "--devices", "many"]) == 2
+
+
+def test_an_objective_of_ones_own_has_a_name_in_the_curve(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One that returns a number, which has no name before it is called."""
+    file = tmp_path / "own.py"
+    file.write_text("def cost(strategy):\n    return 1.0 + strategy.tp\n")
+    asked = ["scale", "--model", "gpt2-xs", "--space", "small", "--devices", "1:2"]
+    assert main([*asked, "--objective", f"{file}:cost", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["metric"] == "value"
+    assert [point["metrics"]["value"] for point in found["points"]] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("command", ["scale", "compare"])
+def test_what_fails_everywhere_is_not_said_to_fit_nowhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("def cost(strategy):\n    raise RuntimeError('no luck')\n")
+    asked = [command, "--model", "gpt2-xs", "--space", "small", "--objective", f"{file}:cost"]
+    assert main([*asked, "--devices", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "failed; the most frequent reason: RuntimeError: no luck" in said
+    assert "fit" not in said

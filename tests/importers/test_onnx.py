@@ -889,3 +889,24 @@ def test_two_names_of_the_batch_are_tied() -> None:
     )
     a, b = import_onnx(made).inputs
     assert a.type == b.type
+
+
+def test_products_of_parameters_alone_are_of_no_sample() -> None:
+    """As a low-rank change of a weight is computed in the forward pass."""
+    nodes = [
+        node("MatMul", "a b", "change"),
+        node("Add", "w change", "changed"),
+        node("MatMul", "x changed", "y"),
+    ]
+    stored = {"w": weights(32, 32), "a": weights(32, 4), "b": weights(4, 32)}
+    made = load_model(model({"x": (FLOAT, ["n", 32])}, nodes, "y", stored))
+    for batch_size in (1, 8):
+        workload = Workload(model=made, batch_size=batch_size)
+        assert workload.forward_flops_per_sample == 2 * 32 * 32
+
+
+def test_what_is_wrong_at_all_sizes_is_said_without_sizes() -> None:
+    made = model({"x": (FLOAT, ["n", "s", 4])}, [node("Add", "x y", "y")], "y")
+    with pytest.raises(ImportModelError) as raised:
+        import_onnx(made)
+    assert "tried with" not in str(raised.value)

@@ -122,6 +122,29 @@ def test_what_is_better_is_said_by_option(capsys: pytest.CaptureFixture[str], fo
         assert all(change["from"] != change["to"] for change in each["changes"].values())
 
 
+@pytest.mark.slow(seconds=20)
+def test_what_is_better_fits_as_the_framework_runs_it(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """Few microbatches fit with compiled layers, which accelerate does not have of itself."""
+    plan = ("--dp", "8", "--zero", "3", "--microbatches", "16", "--batch-size", "128")
+    asked = ("--model", "llama3.2-1b", "--cluster", "hgx-h100")
+    json_of(capsys, "launch", *asked, *plan, "--target", "accelerate", "--to", "out")
+    found = json_of(capsys, "read", "out", "--cluster", "hgx-h100", "--space", "small")
+    now = found["as_run"]["metrics"]["iteration_seconds"]
+    assert found["better"]
+    for each in found["better"]:
+        chosen = {n: v for n, v in each["strategy"].items() if n in ("dp", "zero", "microbatches")}
+        options = [text for n, v in chosen.items() for text in (f"--{n}", str(v))]
+        again = json_of(
+            capsys, "launch", *asked, *options, "--batch-size", "128", "--target", "accelerate"
+        )
+        run = again["as_run"]["metrics"]
+        assert run["iteration_seconds"] == pytest.approx(each["metrics"]["iteration_seconds"])
+        assert run["iteration_seconds"] < now
+        assert run["peak_memory_bytes"] < 80 * 2**30
+
+
 @pytest.mark.slow(seconds=5)
 def test_what_is_stated_otherwise_than_simulated_is_to_be_changed(
     capsys: pytest.CaptureFixture[str], folder: Path
