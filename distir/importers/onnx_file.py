@@ -275,8 +275,8 @@ def read_model(source: str | Path | Any) -> ModelRecord:
     except Exception as error:  # protobuf raises its own family, unrelated to ours
         reason = str(error).split("\n")[0]
         raise ImportModelError(
-            f"{str(path)!r} is not an ONNX model: {reason}; if it should be one, it may be cut off, "
-            "or a pointer to a file that is stored elsewhere: fetch or export it again"
+            f"{str(path)!r} is not an ONNX model: {reason}; if it should be one, it may be cut "
+            "off, or a pointer to a file that is stored elsewhere: fetch or export it again"
         ) from error
     try:
         return _read(proto, path.parent)
