@@ -139,9 +139,17 @@ class TensorRoles:
 
     @cached_property
     def _stores_matrices(self) -> bool:
-        """Whether the file stores matrices of floats as initializers."""
-        stored = self.graph.initializers.values()
-        return any(each.dtype.is_float and is_wide(each.shape) for each in stored)
+        """Whether the file stores its matrices of floats as initializers: at least as many of their
+        elements as it writes among the ops for products to read."""
+        stored = sum(map(_matrix_elements, self.graph.initializers.values()))
+        written = (
+            _matrix_elements(node.attributes.get("value"))
+            for node in _with_branches(self.graph)
+            if node.op_type == "Constant"
+            for name in node.results[:1]
+            if any(reader.op_type in _PRODUCTS for reader, _ in self.readers(name))
+        )
+        return stored > 0 and stored >= sum(written)
 
     @cached_property
     def stores_values(self) -> bool:
@@ -348,6 +356,13 @@ def _others(node: NodeRecord, position: int) -> list[str]:
 def is_wide(shape: Sequence[int]) -> bool:
     """Whether several dims are longer than 1."""
     return sum(size != 1 for size in shape) >= 2
+
+
+def _matrix_elements(record: object) -> int:
+    """The number of elements of a tensor of the file that is a matrix of floats; 0 of others."""
+    if not isinstance(record, TensorRecord) or not is_wide(record.shape):
+        return 0
+    return record.num_elements if record.dtype.is_float else 0
 
 
 def is_uniform(record: TensorRecord) -> bool:

@@ -910,3 +910,21 @@ def test_what_is_wrong_at_all_sizes_is_said_without_sizes() -> None:
     with pytest.raises(ImportModelError) as raised:
         import_onnx(made)
     assert "tried with" not in str(raised.value)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_matrices_among_the_ops_are_weights_where_most_of_them_are(layers: int) -> None:
+    """A tensor that PyTorch traces as a constant is none of its parameters; where hardly a matrix
+    is stored apart, the constants are the parameters."""
+    names = [f"w{n}" for n in range(layers)]
+    nodes: list[Any] = []
+    last = "x"
+    for n, name in enumerate(names):
+        value = onnx.numpy_helper.from_array(weights(4, 4) + n)
+        nodes += [onnx.helper.make_node("Constant", [], [name], value=value)]
+        nodes += [node("MatMul", f"{last} {name}", f"h{n}")]
+        last = f"h{n}"
+    nodes += [node("MatMul", f"{last} stored", "y")]
+    made = read_onnx(model({"x": (FLOAT, ["n", 4])}, nodes, "y", {"stored": weights(4, 8)}))
+    role = Role.TABLE if layers == 1 else Role.PARAMETER
+    assert {made.decisions[name].role for name in names} == {role}
