@@ -60,7 +60,9 @@ def read_groups(
     for text in _unused([each for each in made if isinstance(each, Exclusion)], len(made)):
         progress(text)
     outcomes, refused = predict(
-        [case for cases in competing for case in cases], stack=stack, progress=progress
+        [case for cases in competing for case in cases],
+        stack=stack,
+        progress=lambda model: progress(f"simulating {model}"),
     )
     if not made:
         progress("the file has a header and no rows")

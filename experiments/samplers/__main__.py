@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(text) if options.json == "-" else write_text(options.json, text + "\n")
     if options.json != "-":
         _print(found)
-    return 0 if found["problems"] else 1
+    return 0 if found["problems"] and found["samplers"] else 1
 
 
 def _compared(options: argparse.Namespace) -> dict[str, Any]:
@@ -76,6 +76,7 @@ def _compared(options: argparse.Namespace) -> dict[str, Any]:
     truths: list[Truth] = []
     cases: dict[str, list[Case]] = {name: [] for name in options.samplers}
     left_out: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for question in questions:
         try:
             truth = find_truth(question, options.cache)
@@ -85,15 +86,24 @@ def _compared(options: argparse.Namespace) -> dict[str, Any]:
             continue
         truths.append(truth)
         note(f"{len(truths)}: {question.name}: {truth.best.label}")
-        for name, own in cases.items():
-            for seed in range(options.seeds):
-                own.append(_kept_case(truth, name, seed, options.trials, options.cache))
+        for name in [name for name in cases if name not in failed]:
+            try:
+                for seed in range(options.seeds):
+                    made = _kept_case(truth, name, seed, options.trials, options.cache)
+                    cases[name].append(made)
+            except DistirError as error:
+                failed[name] = str(error)
+                note(f"left out: {name}: {error}")
     return {
         "trials": options.trials,
         "seeds": options.seeds,
-        "samplers": {name: _standing(each, options.trials) for name, each in cases.items()},
+        "samplers": {
+            name: _standing(each, options.trials)
+            for name, each in cases.items()
+            if name not in failed
+        },
         "problems": {truth.question.name: truth.to_dict() for truth in truths},
-        "left_out": left_out,
+        "left_out": left_out | failed,
     }
 
 

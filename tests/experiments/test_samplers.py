@@ -155,6 +155,25 @@ def test_what_is_left_out_is_said_with_the_reason(
     assert found["problems"] == {}
 
 
+def test_a_sampler_that_fails_leaves_the_others_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems, mine = tmp_path / "problems.yaml", tmp_path / "mine.py"
+    problems.write_text("- {model: mlp-4x64, devices: 2, space: small}\n")
+    mine.write_text(
+        "class Fails:\n"
+        "    def __init__(self, space, seed): pass\n"
+        "    def ask(self): raise RuntimeError('no idea')\n"
+        "    def tell(self, strategy, cost, violation): pass\n"
+    )
+    fails = f"{mine}:Fails"
+    options = ["--problems", str(problems), "--samplers", f"{fails},random", "--trials", "2"]
+    assert main([*options, "--cache", str(tmp_path / "kept"), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["samplers"]) == ["random"]
+    assert "no idea" in found["left_out"][fails]
+
+
 def test_a_changed_file_is_another_problem(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     question = Question.of({"model": str(model), "devices": 4})
