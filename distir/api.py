@@ -51,7 +51,8 @@ def simulate(
         model = load_model(model, attention=stack.attention)
     hardware = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, strategy.devices)
     given: dict[str, Any] = {"precision": hardware.device.usual_precision, **workload}
-    return Simulator(Workload(model=model, **given), hardware, stack).simulate(strategy)
+    asked = Workload(model=model, **given).at_its_length()
+    return Simulator(asked, hardware, stack).simulate(strategy)
 
 
 __all__ = [

@@ -85,6 +85,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         "name": model.name,
         "sequence_length": model.sequence_length,
         "longest": model.longest,
+        **({} if model.fixed_length is None else {"fixed_length": model.fixed_length}),
         "symbols": {name: list(dims) for name, dims in model.symbols.items()},
         "sequences": {name: list(dims) for name, dims in model.sequences.items()},
     }

@@ -79,7 +79,7 @@ class Quantity:
         """
         match = _NUMBER_AND_UNIT.fullmatch(text.strip())
         if match is None:
-            sign = ": it is negative" if text.strip().startswith("-") else ""
+            sign = ": it is negative" if _NUMBER_AND_UNIT.fullmatch(text.strip()[1:]) else ""
             raise UnitError(f"{shown(text)} is not {self.name}{sign}; expected {self._expected()}")
         number, unit = match[1], match[2] or ""
         if unit not in self.factors:

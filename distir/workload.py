@@ -290,23 +290,43 @@ class Workload(Checked):
         return program.sizes(samples, self._possible_length, self._fixed_beside_batch)
 
     def at_its_length(self) -> Workload:
-        """The workload itself; but where a file computes lengths from that of its sequence that do
-        not follow it, with the file read again at the length in force. Raises `ImportModelError` if
-        the file cannot have it."""
-        model, length = self.model, self.sequence_length or self.length
-        if model.read_again is None or model.elsewhere is None or length is None:
+        """The workload with its file read again at the length in force, if the file computes
+        lengths that do not follow the sequence; otherwise the workload itself.
+
+        Raises `ImportModelError` if the file cannot have that length, and `TransformError` if it
+        makes a sequence of another length of an input that has it.
+        """
+        model, length = self.model, self.length
+        if model.read_again is None or model.at_other_lengths is None:
             return self
-        fixed = self.program.extents.fixed_sequence is not None
-        if length == self.program.file_length or (not fixed and self._lengths_follow):
+        if length is None or length == self.program.file_length:
             return self
-        names = model.lengths if fixed else self._symbols_of_sequence
-        if not names:
+        if self.program.extents.fixed_sequence is None and self._lengths_follow:
             return self
-        again = model.read_again(dict.fromkeys(names, length))
+        names = self._symbols_of_sequence or model.lengths
+        try:
+            again = model.read_again(dict.fromkeys(names, length))
+        except ImportModelError as error:
+            usual = "the usual length" if self.length_is_open else "as asked"
+            raise ImportModelError(
+                f"{model.name} cannot have {length:,} tokens, {usual}; state a shorter length by "
+                f"--sequence-length: {error}"
+            ) from error
         own = replace(
-            again, symbols=model.symbols, lengths=model.lengths, elsewhere=None, has_one_length=True
+            again,
+            symbols=model.symbols,
+            lengths=model.lengths,
+            at_other_lengths=None,
+            fixed_length=length,
         )
-        return replace(self, model=own, sequence_length=None if fixed else self.sequence_length)
+        made = replace(self, model=own)
+        found = made.program.file_length
+        if found not in (None, length):
+            raise TransformError(
+                f"sequence length {length}: of {' = '.join(names)} = {length} {model.name} makes a "
+                f"sequence of {found}; state the size of the input: --size {names[0]}=N"
+            )
+        return made
 
     @property
     def _symbols_of_sequence(self) -> list[str]:
@@ -325,10 +345,9 @@ class Workload(Checked):
 
     @cached_property
     def _lengths_follow(self) -> bool:
-        """Whether the function of the file at other lengths is as the axes say: what the file
-        computes from lengths by itself, such as the number of distances between positions, has no
-        axis that follows them."""
-        program, here, found = self.program, self.model.function, self.model.elsewhere
+        """Whether the axes predict every shape of the function at other lengths. They do not where
+        the file computes a length itself, such as the number of distances between positions."""
+        program, here, found = self.program, self.model.function, self.model.at_other_lengths
         if found is None:
             return True
         there = found.function
@@ -363,10 +382,16 @@ class Workload(Checked):
     def _possible_length(self) -> int | None:
         """The sequence length in force. Raises `TransformError` if a function that says what its
         sequence is makes other lengths of it, such as one more, which do not follow."""
-        if self.model.has_one_length and self.program.file_length not in (None, self.length):
+        fixed, length = self.model.fixed_length, self.length
+        if fixed not in (None, length):
             raise TransformError(
-                f"sequence length {self.length}: {self.model.name} computes other lengths from it "
-                f"and was read at {self.program.file_length}; load it again for another"
+                f"sequence length {length}: {self.model.name} computes other lengths from it and "
+                f"was read at {fixed}; load it again for another"
+            )
+        if length not in (None, fixed, self.program.file_length) and not self._lengths_follow:
+            raise TransformError(
+                f"sequence length {length}: {self.model.name} computes other lengths from it; "
+                "Workload.at_its_length() reads it at this one"
             )
         if not self.model.sequences:
             return self.length
@@ -461,16 +486,16 @@ class Workload(Checked):
         return along / total if total else 1.0
 
     def _flops_of(self, nodes: Sequence[Node], sizes: Mapping[Axis, int]) -> float:
-        each = zip(nodes, self._flops_of_each(nodes, sizes), strict=True)
-        return sum(flops for node, flops in each if self._is_of_samples(node))
-
-    def _is_of_samples(self, node: Node) -> bool:
-        """Whether an op depends on samples, or is done for each of them."""
+        """The FLOPs of the nodes that depend on samples, or are done for each of them."""
         program = self.program
         group, moving = program.blocks.group, program.blocks.roles.moving
         batches = {group.get(axis, axis) for axis in program.batches}
-        along = (group.get(axis, axis) for axis in program.axes.kinds[node])
-        return not moving.isdisjoint(node.operands) or not batches.isdisjoint(along)
+        return sum(
+            flops
+            for node, flops in zip(nodes, self._flops_of_each(nodes, sizes), strict=True)
+            if not moving.isdisjoint(node.operands)
+            or any(group.get(axis, axis) in batches for axis in program.axes.kinds[node])
+        )
 
     def _flops_of_each(self, nodes: Sequence[Node], sizes: Mapping[Axis, int]) -> Iterator[float]:
         """The FLOPs of nodes that are products; 0 of others."""

@@ -139,7 +139,9 @@ class LaunchAsked:
         if not done.as_run.feasible:
             stack = self.target.stack
             searched = result.problem.settings.get("stack", DEFAULT_STACK)
-            advice = f"; --stack {stack} searches among plans that do" if searched != stack else ""
+            advice = (
+                f"; search with --stack {stack} to find plans that fit" if searched != stack else ""
+            )
             note(
                 f"as {self.target.name} runs it, it does not fit in memory{advice}; README.md "
                 "there says what it does otherwise",

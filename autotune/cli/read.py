@@ -118,7 +118,7 @@ def _page(
 ) -> Page:
     from autotune.launch.page import read_page
 
-    return read_page(problem, reading, simulated, as_run[0], found, told)
+    return read_page(problem, reading, simulated, as_run, found, told)
 
 
 def _setting(text: str) -> tuple[str, str]:

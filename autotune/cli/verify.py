@@ -114,7 +114,7 @@ def work_of(arguments: argparse.Namespace) -> tuple[Verifier, list[Strategy]]:
         return Verifier(workload, seed=arguments.seed), [strategy]
     devices = getattr(arguments, "devices", ALL_DEVICES)
     options.setdefault("batch_size", max(ALL_BATCH, 2 * devices))
-    workload = distir.Workload(**options)
+    workload = distir.Workload(**options).at_its_length()
     return Verifier(workload, seed=arguments.seed), _sample(workload, devices, arguments)
 
 
@@ -125,8 +125,8 @@ def _with_some_batch(options: dict[str, Any], size: int, strategy: Strategy) -> 
 
     least = size * strategy.dp * strategy.microbatches
     if "batch_size" in options:
-        return Workload(**options)
-    workload = Workload(**options, batch_size=least)
+        return Workload(**options).at_its_length()
+    workload = Workload(**options, batch_size=least).at_its_length()
     if not strategy.axes:
         return workload
     larger = (workload.resized(batch_size=n * least) for n in divisors(strategy.devices))

@@ -79,6 +79,11 @@ class Grid:
         return sum(self.failures.values())
 
     @property
+    def all_failed(self) -> bool:
+        """Whether trials were made, and all of them failed."""
+        return self.evaluated > 0 and self.failed == self.evaluated
+
+    @property
     def infeasible(self) -> int:
         """Number of evaluated strategies that do not fit."""
         return self.evaluated - self.feasible - self.failed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 MOST = 3
 """Better strategies that are shown: the best of as many layouts."""
 
-LOOKED_AT = 12
-"""Strategies of which it is looked whether they are better as the framework runs them."""
+MOST_SIMULATED = 8
+"""How many strategies, quickest first, are simulated as the framework runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +68,16 @@ def better(
     facts: Facts,
     search: Search,
 ) -> list[Better]:
-    """The best strategies of a framework that fit and take less time than `strategy` does, each of
-    another layout, all as the framework runs them: `run` is the result of that one. If it does not
-    fit, they may take longer.
+    """The best strategies of a framework that fit and take less time than `strategy`, each of
+    another layout, all as the framework runs them. `run` is the result of `strategy` as the
+    framework runs it: if that does not fit, every strategy that fits is better, however long it
+    takes.
 
     `options` are those of the file, and `facts` what they state.
     """
     from autotune.solving import solve
 
-    within = restricted(with_own_software(problem, target), target)
+    within = restricted(with_own_software(problem, target, facts), target)
     if not within.space.count():
         return []
     result = solve(within, search)
@@ -87,16 +87,15 @@ def better(
     seconds = run.metrics[name] if run.feasible else inf
     expected = [each for each in result.layouts if (each.metric(name) or inf) < seconds]
     expected.sort(key=lambda trial: trial.metric(name) or inf)
-    others = [trial for trial in expected if trial.strategy != strategy][:LOOKED_AT]
+    others = [trial for trial in expected if trial.strategy != strategy][:MOST_SIMULATED]
     judged = (_as_run(problem, target, trial) for trial in others)
-    quicker = (each for each in judged if each is not None and (each.cost or inf) < seconds)
-    found = list(islice(quicker, MOST))
-    found.sort(key=lambda trial: trial.metric(name) or inf)
+    found = [each for each in judged if each is not None and (each.cost or inf) < seconds]
+    found.sort(key=lambda trial: trial.cost or inf)
     simulator: Any = problem.simulator
     simulated = launch_of(problem, strategy, simulator.plan(strategy)).facts
     left_open = {name: simulated[name] for name in WORKLOAD_FACTS if name in simulated}
     now = {**target.table.write({**left_open, **facts}), **_otherwise(target, options, facts)}
-    return [Better(trial, _changes(problem, target, options, now, trial)) for trial in found]
+    return [Better(trial, _changes(problem, target, options, now, trial)) for trial in found[:MOST]]
 
 
 def _as_run(problem: Problem, target: Target, trial: Trial) -> Trial | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.launch.report import better_line, change_line
+from autotune.launch.report import better_line, change_line, run_line
 from autotune.page.contents import Block, Page, Section, Table, Text
 from autotune.page.reports import Told, plan_page
 
@@ -20,16 +20,18 @@ def read_page(
     problem: Problem,
     reading: Reading,
     simulated: Any,
-    run: Any,
+    as_run: Any,
     found: Sequence[Better] | None,
     told: Told,
 ) -> Page:
-    """The plan that a file states, and what would be better as the framework runs it; `run` is the
-    result of the plan then."""
+    """The plan that a file states, and what would be better as the framework runs it; `as_run` has
+    the result of the plan then, and what is otherwise."""
     page = plan_page(problem, simulated, told)
     blocks: list[Block] = []
+    if found is not None:
+        blocks.append(Text(run_line(problem, reading.target, as_run) + "."))
     for each in found or ():
-        blocks.append(Text(better_line(problem, run, each) + ":"))
+        blocks.append(Text(better_line(problem, as_run[0], each) + ":"))
         changes = [[change_line(name, now, then)] for name, (now, then) in each.changes.items()]
         blocks.append(Table(("",), changes))
     if found is not None and not found:

@@ -103,12 +103,9 @@ def as_run(
     """The result with the framework's own software stack and what it does otherwise, and what that
     is. `cuts`: the layers of its stages, `per_node`: the devices of its nodes, where files state
     them."""
-    settings = {"stack": target.stack, **target.as_run(facts)}
-    if problem.changed is None:
-        raise LaunchError("the problem cannot be changed; load it by load_problem")
+    settings = _own_settings(target, facts)
     nodes, said = _own_nodes(problem, per_node)
-    other = problem.changed(**settings, **nodes, **_own_attention(problem, target))
-    simulator: Any = other.simulator
+    simulator: Any = with_own_software(problem, target, facts, **nodes).simulator
     changes = target.as_run_strategy(facts)
     strategy = replace(strategy, **changes)  # type: ignore[arg-type]
     settings = {**settings, **said, **changes}
@@ -145,11 +142,17 @@ def _launch_as_run(
     return as_run(problem, target, strategy, launch.facts, cuts, per_node)
 
 
-def with_own_software(problem: Problem, target: Target) -> Problem:
-    """The problem with the framework's own software stack, and attention computed as it does."""
+def with_own_software(problem: Problem, target: Target, facts: Any, **more: Any) -> Problem:
+    """The problem with the framework's own software stack and what it does otherwise where a file
+    states these facts, and with `more` changes."""
     if problem.changed is None:
         raise LaunchError("the problem cannot be changed; load it by load_problem")
-    return problem.changed(stack=target.stack, **_own_attention(problem, target))
+    settings = _own_settings(target, facts)
+    return problem.changed(**settings, **more, **_own_attention(problem, target))
+
+
+def _own_settings(target: Target, facts: Any) -> dict[str, Any]:
+    return {"stack": target.stack, **target.as_run(facts)}
 
 
 def _own_nodes(problem: Problem, per_node: int | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.launch.better import Better
     from autotune.launch.priced import Launched
     from autotune.launch.read import Reading
-    from autotune.launch.target import Note
+    from autotune.launch.target import Note, Target
     from autotune.problem import Problem
 
 
@@ -70,9 +70,8 @@ def _read_parts(
     yield from (Text(note) for note in problem.notes)
     yield Text(f"{reading.path} is for {target.label}: {described(reading.strategy)}")
     yield Text(_cost("Simulated", problem, simulated))
-    result, settings = as_run
-    lead = f"As {target.name} runs it (stack {target.stack}){_nodes(problem, settings)}"
-    yield Text(_cost(lead, problem, result))
+    result, _ = as_run
+    yield Text(run_line(problem, target, as_run))
     yield from _notes("Not simulated", reading.not_modelled)
     if found is None:
         return
@@ -83,6 +82,13 @@ def _read_parts(
         yield Text(better_line(problem, result, each), style="green")
         for name, (now, then) in each.changes.items():
             yield Text(f"  {change_line(name, now, then)}")
+
+
+def run_line(problem: Problem, target: Target, as_run: Any) -> str:
+    """What a file states takes as the framework runs it, given its result and what is otherwise."""
+    result, settings = as_run
+    lead = f"As {target.name} runs it (stack {target.stack}){_nodes(problem, settings)}"
+    return _cost(lead, problem, result)
 
 
 def _nodes(problem: Problem, settings: Mapping[str, Any]) -> str:

@@ -144,7 +144,7 @@ def standings(
     has all of `grid`. An interrupt ends that, and loses the search at hand; it is told whether
     there was one. Raises `DistirError` if no strategy is feasible.
     """
-    if grid.best is None and grid.failed == grid.evaluated:
+    if grid.all_failed:
         raise DistirError(all_failed(grid.failures))
     if grid.best is None:
         raise DistirError(

@@ -123,7 +123,7 @@ def scale(
     leaves those that were looked at, if there are any.
 
     Unless a batch is stated, it is the usual one of the most devices. Raises `DistirError` if no
-    number of devices has a valid strategy at all.
+    number of devices has a plan: none is valid, none fits, or all trials fail.
     """
     batch = statement.batch_size or default_batch_size(max(counts), statement.mode)
     with phase("reading"):
@@ -141,9 +141,9 @@ def scale(
             raise
     if len(steps) == len(counts) and all(step.best is None for step in steps):
         raise DistirError(f"no number of devices has a plan: {steps[-1].reason}")
-    for step in steps:
-        if step.best is not None:
-            objective.settle_names(step.best.evaluation.metrics)
+    # A metric of one's own has a name only once it was measured.
+    for best in [step.best for step in steps if step.best is not None][:1]:
+        objective.settle_names(best.evaluation.metrics)
     return largest, objective, _with_efficiency(steps)
 
 
@@ -165,7 +165,7 @@ def _step(largest: Problem, goal: Goal, devices: int) -> ScalingStep:
             if not grid.complete:
                 raise KeyboardInterrupt
             best, proved, closest = grid.best, grid.complete, grid.closest
-            if best is None and grid.failed == grid.evaluated:
+            if grid.all_failed:
                 raise DistirError(all_failed(grid.failures))
         if best is None:
             reason = "nothing fits" if closest is None else closest.evaluation.reason

@@ -68,14 +68,14 @@ class LoadedModel:
     `sequence_length`."""
     config: ModelConfig | None = None
     """The sizes and choices that the model was built from, if it was built from such."""
-    elsewhere: AtOtherLengths | None = field(default=None, repr=False, compare=False)
+    at_other_lengths: AtOtherLengths | None = field(default=None, repr=False, compare=False)
     """The function at other `lengths`, if the file can have others."""
     read_again: Callable[[Mapping[str, int]], LoadedModel] | None = field(
         default=None, repr=False, compare=False
     )
     """Reads the ONNX file again with these sizes of what it leaves open."""
-    has_one_length: bool = False
-    """Whether the function is right only at the lengths that it has."""
+    fixed_length: int | None = None
+    """The sequence length at which alone the function is right, as the file was read for it."""
 
     def __post_init__(self) -> None:
         """Raises `ImportModelError` for sizes that nobody has."""
@@ -165,7 +165,7 @@ class _Options:
 def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
     if options.onnx:
         raise ImportModelError(
-            f"{', '.join(options.onnx)}: {config.name} is no ONNX file; these options are for one"
+            f"{', '.join(options.onnx)}: these options are only for ONNX files, and {config.name} is none"
         )
     if options.imbalance != 1.0:
         config = with_imbalance(config, options.imbalance)
@@ -195,7 +195,7 @@ def _import_onnx(name: str, model: object, options: _Options) -> LoadedModel:
         imported.function,
         symbols=imported.input_dims,
         lengths=imported.lengths,
-        elsewhere=imported.elsewhere,
+        at_other_lengths=imported.at_other_lengths,
         read_again=partial(_import_with_sizes, name, model, options),
     )
 

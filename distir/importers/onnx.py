@@ -36,8 +36,8 @@ PROBE_BATCH = 3
 
 @dataclass(frozen=True, slots=True)
 class AtOtherLengths:
-    """The function of a file at other lengths than it is imported at: what does not follow from
-    those, the file computes from them."""
+    """The function of a file at other lengths. What differs from the function that is imported by
+    more than these lengths, the file computes from them."""
 
     sizes: Mapping[str, int]
     """The lengths, by symbol."""
@@ -59,7 +59,7 @@ class ImportedModel:
     """Per float tensor of the file: whether it is a parameter or a table, and why."""
     weights: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
     """Values of parameters, if they were asked for and the file has them."""
-    elsewhere: AtOtherLengths | None = None
+    at_other_lengths: AtOtherLengths | None = None
     """The function at other `lengths`, if there are any and the file can have others."""
 
 
@@ -103,7 +103,7 @@ def read_onnx(
         return _widened(function, conversion, wide) if widen else function
 
     first_error: DistirError | None = None
-    said: set[str] = set()
+    said: list[str] = []
     for binding in bindings(model.graph, batch_size, sequence_length, sizes or {}):
         try:
             conversion, function = convert(binding)
@@ -111,13 +111,13 @@ def read_onnx(
             raise
         except ImportModelError as error:
             first_error = first_error or error
-            said.add(str(error))
+            said.append(str(error))
             continue
         _check_declared(model.graph, binding, function, lambda other: convert(other)[1])
         function = widened(conversion, function)
-        elsewhere = _elsewhere(model.graph, binding, lambda other: widened(*convert(other)))
-        if elsewhere is None and binding.lengths:
-            binding = binding.only_there()
+        others = _at_other_lengths(model.graph, binding, lambda each: widened(*convert(each)))
+        if others is None and binding.lengths:
+            binding = binding.with_fixed_lengths()
         joined = [told(conversion.joined)] if conversion.joined else []
         function = _with_notes(function, [*([binding.note] if binding.note else []), *joined])
         verify(function)
@@ -129,7 +129,7 @@ def read_onnx(
         }
         return ImportedModel(
             function=function,
-            elsewhere=elsewhere,
+            at_other_lengths=others,
             symbols=binding.symbols,
             input_dims={value.name: binding.dims[value.name] for value in function.inputs},
             lengths=binding.lengths,
@@ -138,7 +138,8 @@ def read_onnx(
         )
     assert first_error is not None
     symbols = next(bindings(model.graph, batch_size, sequence_length, sizes or {})).symbols
-    if not symbols or len(said) == 1:  # what is the same at all sizes does not depend on them
+    # A message that is the same at several sizes does not depend on them.
+    if not symbols or (len(said) > 1 and len(set(said)) == 1):
         raise first_error
     bound = ", ".join(f"{name} = {size}" for name, size in symbols.items())
     raise ImportModelError(
@@ -146,7 +147,7 @@ def read_onnx(
     ) from first_error
 
 
-def _elsewhere(
+def _at_other_lengths(
     graph: GraphRecord, binding: Binding, convert: Callable[[Binding], Function]
 ) -> AtOtherLengths | None:
     """The function at other lengths than those of the binding, as `convert` makes it: at twice or
@@ -154,7 +155,7 @@ def _elsewhere(
     found = {name: binding.symbols[name] for name in binding.lengths}
     for others in (
         {name: 2 * size for name, size in found.items()},
-        {name: size // 2 for name, size in found.items()},
+        {name: max(1, size // 2) for name, size in found.items()},
         {name: size + 8 for name, size in found.items()},
     ):
         try:

@@ -21,8 +21,9 @@ MOST_TRACED_SIZES = 6
 _SPATIAL_SIZES = (224, 256, 384, 64, 32, 299, 512)
 
 
-_HYPHENATED = re.compile(r"\w(-|(?<!/)/(?!/))\w")
-"""Names such as `batch-size` and `batch/size`; exporters write spaces around a minus."""
+_UNSPACED_SIGN = re.compile(r"\w(-|(?<!/)/(?!/))[^\W\d]")
+"""In names such as `batch-size` and `batch/size`; exporters write spaces around a minus, and
+`s-1` is arithmetic."""
 
 
 def _quotient(a: int, b: int) -> int:
@@ -52,12 +53,16 @@ class Binding:
     """The symbols left open that stand for neither a batch nor the size of an image."""
     note: str = ""
 
-    def only_there(self) -> Binding:
-        """The same for a file that can have no other lengths."""
+    def with_fixed_lengths(self) -> Binding:
+        """The same for a file that was found to work at no other lengths."""
         bound = ", ".join(f"{name} = {self.symbols[name]}" for name in self.lengths)
         note = f"the file works only at {bound}, as it was traced"
+        fixed = set(self.lengths)
         dims = {
-            name: tuple(None if text in self.lengths else text for text in texts)
+            name: tuple(
+                None if text is None or fixed.intersection(names_in(text)) else text
+                for text in texts
+            )
             for name, texts in self.dims.items()
         }
         notes = [each for each in (self.note, note) if each]
@@ -285,9 +290,9 @@ def names_in(text: str) -> list[str]:
 
 
 def _parse(text: str) -> ast.expr | None:
-    """The syntax tree of an expression such as `past + sequence`; None if the text is none, but a
-    name, which may be `batch-size`, too."""
-    if len(text) > 200 or _HYPHENATED.search(text):
+    """The syntax tree of an expression such as `past + sequence`; None if the text is no
+    such expression: it is then one name, such as `batch-size`."""
+    if len(text) > 200 or _UNSPACED_SIGN.search(text):
         return None
     try:
         tree = ast.parse(text, mode="eval").body

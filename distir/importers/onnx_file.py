@@ -271,12 +271,12 @@ def read_model(source: str | Path | Any) -> ModelRecord:
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except OSError as error:
-        raise ImportModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise ImportModelError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except Exception as error:  # protobuf raises its own family, unrelated to ours
         reason = str(error).split("\n")[0]
         raise ImportModelError(
-            f"{str(path)!r} is not an ONNX model: {reason}; if it should be one, it may be cut "
-            "off, or a pointer to a file that is stored elsewhere: fetch or export it again"
+            f"{str(path)!r} is not an ONNX model: {reason}; the file may be incomplete, or a Git "
+            "LFS pointer: download or export it again"
         ) from error
     try:
         return _read(proto, path.parent)

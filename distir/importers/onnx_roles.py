@@ -57,11 +57,12 @@ _SMALL_SLOTS = {
 }
 """Per op, the positions of operands that are trained even if they have a single element."""
 _PRODUCTS = frozenset("MatMul Gemm Conv".split())
-"""Products that read the numbers of a stored matrix of bytes as they are."""
-_SCALING = frozenset("Mul Div Sub".split())
-"""Ops that make floats of such numbers, by a scale and a zero point."""
+"""Products whose operands are weights or data."""
+_SCALED_SLOTS = {"Mul": (0, 1), "Div": (0,), "Sub": (0,)}
+"""Per op that makes weights of stored bytes, by a scale or a zero point, the positions in which it
+reads the bytes."""
 _RESHAPING = frozenset("Identity Cast Reshape Squeeze Unsqueeze".split())
-"""Ops that change nothing of these but the shape or the type."""
+"""Ops that change nothing of a tensor but its shape or its type."""
 _NEUTRAL = {
     "LayerNormalization": {1: 1, 2: 0},
     "InstanceNormalization": {1: 1, 2: 0},
@@ -82,11 +83,9 @@ _QUANTIZED_SLOTS = {
     "QLinearMul": (0, 3),
 }
 """Per op, the positions of operands that are floats written as integers."""
-_COMPARED = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
-"""Ops that compare: what they read as it is stored is not trained, whatever else reads it."""
-_NEVER_TRAINED = _COMPARED | frozenset(
-    "Sin Cos Range Resize Upsample Mod Floor Ceil Round IsNaN IsInf Not And Or OneHot ScatterND "
-    "ScatterElements Scatter".split()
+_NEVER_TRAINED = frozenset(
+    "Sin Cos Equal Greater GreaterOrEqual Less LessOrEqual Range Resize Upsample Mod Floor Ceil "
+    "Round IsNaN IsInf Not And Or OneHot ScatterND ScatterElements Scatter".split()
 )
 """Ops whose operands are not trained."""
 
@@ -138,7 +137,7 @@ class TensorRoles:
         return frozenset(name for node in nodes for name in node.results)
 
     @cached_property
-    def _stores_matrices(self) -> bool:
+    def _stores_most_matrices(self) -> bool:
         """Whether the file stores its matrices of floats as initializers: at least as many of their
         elements as it writes among the ops for products to read."""
         stored = sum(map(_matrix_elements, self.graph.initializers.values()))
@@ -196,7 +195,7 @@ class TensorRoles:
             return Decision(Role.TABLE, f"the file says that it is a {stated.lower()}")
         if self.graph.stated_kinds and self._is_neutral(name):
             return Decision(Role.TABLE, "what a norm without weights is written with")
-        if name in self._literals and self._stores_matrices:
+        if name in self._literals and self._stores_most_matrices:
             return Decision(Role.TABLE, "written among the ops, while the weights are stored apart")
         uses = _Uses(self, type)
         uses.follow(name, is_value_kept=True)
@@ -226,39 +225,49 @@ class TensorRoles:
         return read
 
     def _makes_floats(self, node: NodeRecord | None) -> bool:
-        """Whether a node makes floats of a stored matrix of bytes, of which the weights are a
-        multiple, or which products read as they are."""
-        if node is None or node.op_type != "Cast":
+        """Whether a node casts a stored matrix of bytes to floats that are weights: products read
+        them, directly or after a stored scale and zero point."""
+        if node is None or node.op_type != "Cast" or not node.operands:
             return False
         stored = self.graph.initializers.get(node.operands[0])
         if stored is None or not is_wide(stored.shape):
             return False
+        if not read_dtype(node.attributes.get("to", 1), "the result").is_float:
+            return False
         return stored.dtype in (DType.INT8, DType.UINT8) and all(
             reader.op_type in _PRODUCTS
             or (
-                reader.op_type in _SCALING
-                and all(self._is_written(name) for name in _others(reader, position))
+                position in _SCALED_SLOTS.get(reader.op_type, ())
+                and all(self._is_stored(name) for name in _others(reader, position))
             )
             for reader, position in self.readers(node.results[0])
         )
 
-    def _is_written(self, name: str) -> bool:
-        """Whether a tensor is written in the file, in whatever shape or type it is read."""
+    def _is_stored(self, name: str) -> bool:
+        """Whether a tensor is stored in the file, in whatever shape or type it is read."""
         seen: set[str] = set()  # a damaged file may have cycles
         while name not in seen:
             seen.add(name)
             maker = self._makers.get(name)
-            if maker is not None and maker.op_type in _RESHAPING:
+            if maker is not None and maker.op_type in _RESHAPING and maker.operands:
                 name = maker.operands[0]
         return name in self.graph.initializers or name in self._literals
 
     def scales_stored(self, node: NodeRecord, position: int) -> bool:
         """Whether the operand of a node at `position` is a scale or a zero point of a stored matrix
         of bytes."""
-        if node.op_type not in _SCALING:
-            return False
-        makers = [self._makers.get(name) for name in _others(node, position)]
-        less = [self._makers.get(m.operands[0]) for m in makers if m and m.op_type == "Sub"]
+        slots = _SCALED_SLOTS.get(node.op_type, ())
+        makers = [
+            self._makers.get(name)
+            for place, name in enumerate(node.operands)
+            if place != position and place in slots
+        ]
+        less = [
+            self._makers.get(name)
+            for maker in makers
+            if maker is not None and maker.op_type == "Sub"
+            for name in maker.operands[:1]
+        ]
         return any(map(self._makes_floats, (*makers, *less)))
 
     def _is_neutral(self, name: str) -> bool:
@@ -393,7 +402,8 @@ class _Uses:
         self.trained: set[str] = set()
         self.fixed: set[str] = set()
         self.is_compared = False
-        """Whether it is compared as it is stored."""
+        """Whether it is asked which of its elements, as they are stored, equal something: they are
+        numbers of regions or the like, whatever else reads them."""
 
     def follow(self, name: str, is_value_kept: bool) -> None:
         """Collects the reasons from every use of `name`. `is_value_kept` says whether the tensor
@@ -418,7 +428,7 @@ class _Uses:
             return []
         is_moved = op in _MOVING_OPS and position == 0
         if op in _NEVER_TRAINED and not is_moved:
-            self.is_compared |= kept and op in _COMPARED
+            self.is_compared |= kept and op == "Equal"
             self.fixed.add(f"operand of {op}")
             return []
         if position in _SMALL_SLOTS.get(op, ()):
@@ -510,22 +520,23 @@ class _Uses:
     def _is_mask(self, node: NodeRecord, position: int, kept: bool) -> bool:
         """Whether a term of scores is a mask or a table of distances: by its values (zero or very
         negative, or evenly spaced along the keys) if they are known, otherwise by its shape, which
-        has size 1 for heads. Values of what is moved before it is added say only that it is one."""
+        has size 1 for heads. If it is moved first, its values can show that it is a mask, but not
+        that it is none, nor can zeros."""
         direct = node.operands[position]
         for name in dict.fromkeys((direct, self._name) if kept else (direct,)):
             record = self._roles.graph.initializers.get(name)
             if record is not None and record.has_values() and record.num_elements < 1 << 24:
                 array = record.load()
                 found = _has_mask_values(array) or _is_evenly_spaced(array)
-                if found or name == direct:
+                if name == direct or (found and bool(array.any())):
                     return found
         shape = self._type.shape
         return not kept or all(size == 1 for size in shape[:-2])
 
 
 def _has_mask_values(array: Array) -> bool:
-    """Whether all values are zero or very negative, or zero or one negative number: masks of some
-    models have -100."""
+    """Whether all values are zero or very negative, or each is zero or the same negative number, as
+    some models mask with -100."""
     import numpy as np
 
     zero = array == 0

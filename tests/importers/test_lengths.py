@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from autotune import load_problem
-from distir import Workload, load_model
-from distir.errors import TransformError
+from distir import Strategy, Workload, load_model, simulate
+from distir.errors import ImportModelError, TransformError
 from distir.importers.load import LoadedModel
 from distir.importers.onnx import read_onnx
 from distir.program import build_program
@@ -186,9 +186,10 @@ def test_literals_are_trained_only_where_all_weights_are(stored_apart: bool) -> 
     assert trained == {"w", "v"} | (set() if stored_apart else {"scale"})
 
 
-def distances(path: Any, attends: bool) -> None:
+def distances(path: Any, attends: bool, rows: int | None = None) -> None:
     """A model that attends to as many distances as twice its sequence is long, which it computes
-    from that of its input, as XLNet does; behind attention to the sequence itself, or alone."""
+    from that of its input, as XLNet does, or has in a table of so many rows; behind attention to
+    the sequence itself, or alone."""
     stored: dict[str, Any] = {
         "zero": np.asarray(0, np.int64),
         "one": np.asarray(1, np.int64),
@@ -196,6 +197,7 @@ def distances(path: Any, attends: bool) -> None:
         "dim": integers(1),
         "width": integers(1, WIDTH),
         "w": weights(WIDTH, WIDTH),
+        "table": weights(rows or 1, WIDTH),
     }
     nodes = [
         *(attention("x", "own", stored, [0, 2, 1]) if attends else [node("Relu", "x", "y.own")]),
@@ -205,7 +207,8 @@ def distances(path: Any, attends: bool) -> None:
         node("Range", "zero twice one", "far"),
         node("Cast", "far", "farther", to=1),
         node("Unsqueeze", "farther dim", "rows"),
-        node("Expand", "rows width", "keys"),
+        node("Expand", "rows width", "made"),
+        node("Identity", "made", "keys") if rows is None else node("Gather", "table far", "keys"),
         node("Transpose", "keys", "turned", perm=[1, 0]),
         node("MatMul", "y.own w", "h"),
         node("MatMul", "h turned", "scores"),
@@ -221,6 +224,7 @@ def distances(path: Any, attends: bool) -> None:
 def test_a_file_that_computes_lengths_is_read_at_the_length_asked_for(
     tmp_path: Any, length: int, attends: bool
 ) -> None:
+    """Whoever asks: a problem, the front door of distir, or the user by the size of the input."""
     path = tmp_path / "model.onnx"
     distances(path, attends)
     asked = load_problem(model=str(path), devices=1, batch_size=4, sequence_length=length)
@@ -230,9 +234,51 @@ def test_a_file_that_computes_lengths_is_read_at_the_length_asked_for(
     own = attends * (2 * length * WIDTH * 3 * WIDTH + 2 * (2 * length * length * WIDTH))
     far = 2 * length * WIDTH * WIDTH + 2 * (2 * length * (2 * length) * WIDTH)
     assert workload.forward_flops_per_sample == expected == own + far
-    if attends and length != 24:  # the length at which it is read first
-        with pytest.raises(TransformError, match=f"was read at {length}"):
-            workload.resized(sequence_length=length + 1).check_model()
+    there = cast("Any", asked.simulator).simulate(Strategy())
+    direct = simulate(
+        path, Strategy(), "dgx-a100", batch_size=4, sequence_length=length, stack="fsdp-compiled"
+    )
+    assert direct.metrics == there.metrics
+
+
+def test_lengths_that_do_not_follow_are_not_simulated_at_others(tmp_path: Any) -> None:
+    path = tmp_path / "model.onnx"
+    distances(path, True)
+    asked = Workload(model=load_model(path), batch_size=4, sequence_length=40)
+    with pytest.raises(TransformError, match=r"at_its_length\(\) reads it"):
+        asked.check_model()
+    at_length = asked.at_its_length()
+    at_length.check_model()
+    with pytest.raises(TransformError, match="was read at 40"):
+        at_length.resized(sequence_length=41).check_model()
+
+
+def test_a_usual_length_that_a_file_cannot_have_is_to_be_stated(tmp_path: Any) -> None:
+    """A table of distances, of which it slices twice as many as the sequence has positions."""
+    path = tmp_path / "model.onnx"
+    distances(path, True, rows=300)
+    with pytest.raises(ImportModelError, match="cannot have 1,024 tokens, the usual length; state"):
+        load_problem(model=str(path), devices=1)
+    load_problem(model=str(path), devices=1, sequence_length=100)
+
+
+def test_the_input_of_a_sequence_of_another_length_is_to_be_stated(tmp_path: Any) -> None:
+    stored: dict[str, Any] = {"first": weights(1, 1, WIDTH), "ones": integers(1, 1, 1)}
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Slice", "shape none one", "batch"),
+        node("Concat", "batch rest", "whole", axis=0),
+        node("Expand", "first whole", "class"),
+        node("Concat", "class x", "z", axis=1),
+        *attention("z", "own", stored, [0, 2, 1]),
+    ]
+    stored |= {"none": integers(0), "one": integers(1), "rest": integers(1, WIDTH)}
+    path = tmp_path / "model.onnx"
+    made = model({"x": (FLOAT, ["b", "s", WIDTH])}, nodes, "y.own", stored)
+    cast("Any", onnx).save(made, path)
+    with pytest.raises(TransformError, match="makes a sequence of 41; state the size of the input"):
+        load_problem(model=str(path), devices=1, sequence_length=40)
+    load_problem(model=str(path), devices=1, sizes={"s": 40})
 
 
 def test_a_file_that_works_at_one_length_says_so(tmp_path: Any) -> None:

@@ -857,6 +857,56 @@ def test_masks_are_told_by_their_values(masked: float) -> None:
         assert made.decisions["mask"].role is Role.TABLE
 
 
+def test_a_bias_of_zeros_that_is_moved_is_a_parameter() -> None:
+    """As it is before training: zeros do not tell that it is a mask."""
+    nodes = [
+        node("Unsqueeze", "bias axes", "wide"),
+        node("Add", "wide s", "t"),
+        node("Softmax", "t", "p"),
+        node("MatMul", "p w", "y"),
+    ]
+    stored = {"bias": np.zeros((3, 8, 8), np.float32), "axes": integers(0), "w": weights(8, 5)}
+    made = read_onnx(model({"s": (FLOAT, ["n", 3, 8, 8])}, nodes, "y", stored))
+    assert made.decisions["bias"].role is Role.PARAMETER
+
+
+def test_weights_of_which_the_sign_counts_are_parameters() -> None:
+    nodes = [
+        node("Greater", "w zero", "positive"),
+        node("Where", "positive one minus", "sign"),
+        node("Mul", "w sign", "size"),
+        node("MatMul", "x size", "y"),
+    ]
+    stored = {
+        "w": weights(4, 4),
+        "zero": np.zeros((), np.float32),
+        "one": np.ones((), np.float32),
+        "minus": -np.ones((), np.float32),
+    }
+    made = read_onnx(model({"x": (FLOAT, ["n", 4])}, nodes, "y", stored))
+    assert made.decisions["w"].role is Role.PARAMETER
+
+
+def test_a_number_behind_a_minus_is_arithmetic() -> None:
+    made = model(
+        {"a": (FLOAT, ["b", "s", 4]), "c": (FLOAT, ["b", "s-1", 4])},
+        [node("Slice", "a none end one", "rest"), node("Add", "rest c", "y")],
+        "y",
+        {"none": integers(1), "end": integers(10**6), "one": integers(1)},
+    )
+    a, c = import_onnx(made).inputs
+    assert c.type.shape[1] == a.type.shape[1] - 1
+
+
+def test_a_size_that_may_be_another_is_said() -> None:
+    made = model(
+        {"x": (FLOAT, ["n", 8])}, [node("Add", "x table", "y")], "y", {"table": weights(16, 8)}
+    )
+    with pytest.raises(ImportModelError, match="tried with n = 2; if the file needs other sizes"):
+        import_onnx(made)
+    assert import_onnx(made, sizes={"n": 16}).inputs[0].type.shape == (16, 8)
+
+
 def test_what_is_compared_is_no_parameter() -> None:
     nodes = [
         node("Equal", "regions zero", "same"),

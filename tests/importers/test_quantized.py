@@ -323,14 +323,26 @@ def test_weights_of_four_bits_are_read(tmp_path: Path, is_signed: bool, is_apart
     assert [each.op.name for each in function.nodes] == ["MatMul"]
 
 
-def test_bytes_that_are_cast_and_scaled_are_weights() -> None:
-    """As PyTorch exports weights that are kept as bytes, with a scale per row."""
-    stored = {"w": _integers(6, 8), "s": abs(weights(8))}
+@pytest.mark.parametrize("groups", [(), (2,)])
+def test_bytes_that_are_cast_and_scaled_are_weights(groups: tuple[int, ...]) -> None:
+    """As PyTorch exports weights that are kept as bytes, with a scale and a zero point per row, or
+    per row and group."""
+    one = (1,) * len(groups)
+    stored = {
+        "w": _integers(*groups, 6, 8),
+        "z": _integers(*groups, *one, 8),
+        "s": abs(weights(*groups, *one, 8)),
+        "shape": np.asarray([-1, 8]),
+    }
     nodes = [
         node("Cast", "w", "f", to=1),
-        node("Mul", "f s", "scaled"),
-        node("MatMul", "x scaled", "y"),
+        node("Cast", "z", "zf", to=1),
+        node("Sub", "f zf", "less"),
+        node("Mul", "less s", "scaled"),
+        node("Reshape", "scaled shape", "matrix"),
+        node("MatMul", "x matrix", "y"),
     ]
-    made = read_onnx(model({"x": (FLOAT, ["n", 6])}, nodes, "y", stored))
+    rows = 6 * int(np.prod(groups, dtype=np.int64))
+    made = read_onnx(model({"x": (FLOAT, ["n", rows])}, nodes, "y", stored))
     assert [value.name for value in made.function.parameters] == ["w"]
     assert made.decisions["s"].role is Role.TABLE
