@@ -165,7 +165,8 @@ class _Options:
 def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
     if options.onnx:
         raise ImportModelError(
-            f"{', '.join(options.onnx)}: these options are only for ONNX files, and {config.name} is none"
+            f"{', '.join(options.onnx)}: these options are only for ONNX files, and {config.name} "
+            "is none"
         )
     if options.imbalance != 1.0:
         config = with_imbalance(config, options.imbalance)
