@@ -95,7 +95,7 @@ def read_onnx(
     twice = stored_twice(model.graph)
 
     def convert(binding: Binding) -> tuple[Conversion, Function]:
-        roles = TensorRoles(model.graph, parameters, tables)
+        roles = TensorRoles(model.graph, parameters, tables, model.functions)
         return _convert(Conversion(model, roles, Builder(name), twice), binding)
 
     def widened(conversion: Conversion, function: Function) -> Function:

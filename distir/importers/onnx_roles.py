@@ -6,14 +6,29 @@ Since these do not decide it for certain, each decision has a reason and can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import islice
+from typing import TypeAlias
 
-from distir.importers.onnx_file import GraphRecord, NodeRecord, TensorRecord, read_dtype
+from distir.importers.onnx_file import (
+    FunctionRecord,
+    GraphRecord,
+    NodeRecord,
+    TensorRecord,
+    read_dtype,
+)
 from distir.ir.core import Array
 from distir.ir.types import DType, TensorType
+
+
+Functions: TypeAlias = Mapping[tuple[str, str], FunctionRecord]
+"""The functions of a file, by domain and name."""
+
+MOST_NODES = 1 << 20
+"""Nodes that are looked at: functions that call each other may spell out very many."""
 
 
 class Role(Enum):
@@ -99,6 +114,8 @@ class TensorRoles:
     """Names of tensors that the user says are trained."""
     tables: Collection[str] = ()
     """Names of tensors that the user says are not trained."""
+    functions: Functions = field(default_factory=dict[tuple[str, str], FunctionRecord])
+    """What the graph calls: tensors are followed into the bodies."""
     decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
     _readers: dict[str, list[tuple[NodeRecord, int]]] = field(
         default_factory=dict[str, list[tuple[NodeRecord, int]]]
@@ -111,7 +128,7 @@ class TensorRoles:
     _entered: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        for node in _with_branches(self.graph):
+        for node in self._nodes:
             if not node.results:
                 continue  # only in a damaged file; no op depends on it
             for position, name in enumerate(node.operands):
@@ -131,9 +148,16 @@ class TensorRoles:
                     pending.extend(result for result in node.results if result)
 
     @cached_property
+    def _nodes(self) -> tuple[NodeRecord, ...]:
+        """All nodes of the graph and of its branches, with the bodies of functions in place of
+        calls."""
+        nodes = _with_bodies(_with_branches(self.graph), self.functions, frozenset())
+        return tuple(islice(nodes, MOST_NODES))
+
+    @cached_property
     def _literals(self) -> frozenset[str]:
         """The names of tensors that Constant nodes have."""
-        nodes = (node for node in _with_branches(self.graph) if node.op_type == "Constant")
+        nodes = (node for node in self._nodes if node.op_type == "Constant")
         return frozenset(name for node in nodes for name in node.results)
 
     @cached_property
@@ -143,7 +167,7 @@ class TensorRoles:
         stored = sum(map(_matrix_elements, self.graph.initializers.values()))
         written = (
             _matrix_elements(node.attributes.get("value"))
-            for node in _with_branches(self.graph)
+            for node in self._nodes
             if node.op_type == "Constant"
             for name in node.results[:1]
             if any(reader.op_type in _PRODUCTS for reader, _ in self.readers(name))
@@ -290,7 +314,7 @@ class TensorRoles:
         is computed from them. Other values are counted: positions and masks."""
         found = {each.name for each in self.graph.inputs if each.dtype.is_float}
         stored = [*self.graph.initializers.items()]
-        for node in _with_branches(self.graph):
+        for node in self._nodes:
             stored += [(name, node.attributes.get("value")) for name in node.results]
         for name, tensor in stored:
             if isinstance(tensor, TensorRecord) and tensor.dtype.is_float:
@@ -387,6 +411,34 @@ def _with_branches(graph: GraphRecord) -> Iterator[NodeRecord]:
         for attribute in node.attributes.values():
             if isinstance(attribute, GraphRecord):
                 yield from _with_branches(attribute)
+
+
+def _with_bodies(
+    nodes: Iterable[NodeRecord], functions: Functions, inside: frozenset[tuple[str, str]]
+) -> Iterator[NodeRecord]:
+    """Nodes, with the bodies of functions in place of calls; `inside` are the functions that are
+    being called: a damaged file may have one call itself."""
+    for node in nodes:
+        key = node.domain, node.op_type
+        function = functions.get(key)
+        if function is None or key in inside or not node.results:
+            yield node
+            continue
+        names = dict(zip(function.outputs, node.results, strict=False))
+        names.update(zip(function.inputs, node.operands, strict=False))
+        body = [_renamed(each, names, node.results[0]) for each in function.nodes]
+        yield from _with_bodies(body, functions, inside | {key})
+
+
+def _renamed(node: NodeRecord, names: dict[str, str], call: str) -> NodeRecord:
+    """A node of a function's body for one call: names that are not those of its operands and
+    results are the call's own."""
+
+    def own(name: str) -> str:
+        return names.setdefault(name, f"{call}/{name}") if name else ""
+
+    operands, results = tuple(map(own, node.operands)), tuple(map(own, node.results))
+    return replace(node, operands=operands, results=results)
 
 
 class _Uses:

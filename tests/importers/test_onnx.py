@@ -978,3 +978,32 @@ def test_matrices_among_the_ops_are_weights_where_most_of_them_are(layers: int) 
     made = read_onnx(model({"x": (FLOAT, ["n", 4])}, nodes, "y", {"stored": weights(4, 8)}))
     role = Role.TABLE if layers == 1 else Role.PARAMETER
     assert {made.decisions[name].role for name in names} == {role}
+
+
+def test_tensors_are_followed_into_functions() -> None:
+    """A mask and rotary factors that a function is given, twice, and a weight."""
+    helper = onnx.helper
+    body = [
+        node("Mul", "a factor", "turned"),
+        node("Add", "turned mask", "masked"),
+        node("Softmax", "masked", "p"),
+        node("MatMul", "p weight", "b"),
+    ]
+    attends = helper.make_function(
+        "local", "Attends", ["a", "factor", "mask", "weight"], ["b"], body,
+        [helper.make_opsetid("", 18)],
+    )  # fmt: skip
+    calls = [
+        helper.make_node("Attends", ["x", "factor", "mask", "first"], ["h"], domain="local"),
+        helper.make_node("Attends", ["h", "factor", "mask", "second"], ["y"], domain="local"),
+    ]
+    stored = {
+        "factor": weights(8, 8),
+        "mask": np.triu(np.full((8, 8), -1e9, np.float32), 1),
+        "first": weights(8, 8),
+        "second": weights(8, 8) + 1,
+    }
+    made = read_onnx(model({"x": (FLOAT, ["n", 8, 8])}, calls, "y", stored, functions=[attends]))
+    roles = {name: decision.role for name, decision in made.decisions.items()}
+    assert roles["factor"] is roles["mask"] is Role.TABLE
+    assert roles["first"] is roles["second"] is Role.PARAMETER
