@@ -23,7 +23,6 @@ from distir.importers.onnx_file import (
 from distir.ir.core import Array
 from distir.ir.types import DType, TensorType
 
-
 Functions: TypeAlias = Mapping[tuple[str, str], FunctionRecord]
 """The functions of a file, by domain and name."""
 
