@@ -304,7 +304,7 @@ def test_sizes_that_a_file_leaves_open_can_be_stated_and_are_told_otherwise(tmp_
     simulator: Any = stated.simulator
     (stage,) = simulator.simulate(Strategy(dp=2)).stages
     assert stage.memory["state_inputs_bytes"] == 2 * 1000 * 8 * 2
-    with pytest.raises(distir.DistirError, match="no ONNX file"):
+    with pytest.raises(distir.DistirError, match="only for ONNX files"):
         load_problem("gpt2", devices=2, sizes={"before": 1000})
 
 
