@@ -309,7 +309,7 @@ class Workload(Checked):
         except ImportModelError as error:
             usual = "the usual length" if self.length_is_open else "as asked"
             raise ImportModelError(
-                f"{model.name} cannot have {length:,} tokens, {usual}; state a shorter length by "
+                f"{model.name} cannot have {length:,} tokens, {usual}; state another length by "
                 f"--sequence-length: {error}"
             ) from error
         own = replace(
@@ -347,10 +347,9 @@ class Workload(Checked):
     def _lengths_follow(self) -> bool:
         """Whether the axes predict every shape of the function at other lengths. They do not where
         the file computes a length itself, such as the number of distances between positions."""
-        program, here, found = self.program, self.model.function, self.model.at_other_lengths
-        if found is None:
+        program, here, there = self.program, self.model.function, self.model.at_other_lengths
+        if there is None:
             return True
-        there = found.function
         counts = [(len(each.inputs), len(each.nodes)) for each in (here, there)]
         if counts[0] != counts[1]:
             return False

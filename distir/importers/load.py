@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distir.errors import ImportModelError, checked_name, shown
 from distir.files import is_file, is_folder
@@ -31,9 +31,6 @@ from distir.models.experts import with_imbalance
 from distir.models.layers import AttentionKind
 from distir.models.zoo import ModelConfig, find_model, has_model
 from distir.user_code import find_object, run_user_code
-
-if TYPE_CHECKING:
-    from distir.importers.onnx import AtOtherLengths
 
 Source = str | Path | Callable[..., object]
 """A description of a model: one of the texts above, a path, or the Python function itself."""
@@ -68,7 +65,7 @@ class LoadedModel:
     `sequence_length`."""
     config: ModelConfig | None = None
     """The sizes and choices that the model was built from, if it was built from such."""
-    at_other_lengths: AtOtherLengths | None = field(default=None, repr=False, compare=False)
+    at_other_lengths: Function | None = field(default=None, repr=False, compare=False)
     """The function at other `lengths`, if the file can have others."""
     read_again: Callable[[Mapping[str, int]], LoadedModel] | None = field(
         default=None, repr=False, compare=False

@@ -34,16 +34,6 @@ PROBE_BATCH = 3
 """The batch to which a batch that the file fixes at 1 is widened."""
 
 
-@dataclass(frozen=True, slots=True)
-class AtOtherLengths:
-    """The function of a file at other lengths. What differs from the function that is imported by
-    more than these lengths, the file computes from them."""
-
-    sizes: Mapping[str, int]
-    """The lengths, by symbol."""
-    function: Function
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedModel:
     """The function of a model file, and what else the file says."""
@@ -59,8 +49,9 @@ class ImportedModel:
     """Per float tensor of the file: whether it is a parameter or a table, and why."""
     weights: Mapping[Value, Array] = field(default_factory=dict[Value, Any])
     """Values of parameters, if they were asked for and the file has them."""
-    at_other_lengths: AtOtherLengths | None = None
-    """The function at other `lengths`, if there are any and the file can have others."""
+    at_other_lengths: Function | None = None
+    """The function at other `lengths`, if there are any and the file can have others. Where it
+    differs by more than these, the file computes lengths from them."""
 
 
 def import_onnx(source: str | Path | Any, **options: Any) -> Function:
@@ -149,7 +140,7 @@ def read_onnx(
 
 def _at_other_lengths(
     graph: GraphRecord, binding: Binding, convert: Callable[[Binding], Function]
-) -> AtOtherLengths | None:
+) -> Function | None:
     """The function at other lengths than those of the binding, as `convert` makes it: at twice or
     half of them, or at a few more; None if the file can have none of these."""
     found = {name: binding.symbols[name] for name in binding.lengths}
@@ -159,10 +150,9 @@ def _at_other_lengths(
         {name: size + 8 for name, size in found.items()},
     ):
         try:
-            function = convert(next(bindings(graph, None, None, {**binding.symbols, **others})))
+            return convert(next(bindings(graph, None, None, {**binding.symbols, **others})))
         except DistirError:  # as it may be made for the lengths that it has
             continue
-        return AtOtherLengths(others, function)
     return None
 
 

@@ -6,13 +6,12 @@ Since these do not decide it for certain, each decision has a reason and can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from itertools import islice
-from typing import TypeAlias
 
+from distir.importers.onnx_bodies import Functions, spelled_out
 from distir.importers.onnx_file import (
     FunctionRecord,
     GraphRecord,
@@ -22,12 +21,6 @@ from distir.importers.onnx_file import (
 )
 from distir.ir.core import Array
 from distir.ir.types import DType, TensorType
-
-Functions: TypeAlias = Mapping[tuple[str, str], FunctionRecord]
-"""The functions of a file, by domain and name."""
-
-MOST_NODES = 1 << 20
-"""Nodes that are looked at: functions that call each other may spell out very many."""
 
 
 class Role(Enum):
@@ -150,8 +143,7 @@ class TensorRoles:
     def _nodes(self) -> tuple[NodeRecord, ...]:
         """All nodes of the graph and of its branches, with the bodies of functions in place of
         calls."""
-        nodes = _with_bodies(_with_branches(self.graph), self.functions, frozenset())
-        return tuple(islice(nodes, MOST_NODES))
+        return spelled_out(self.graph, self.functions)
 
     @cached_property
     def _literals(self) -> frozenset[str]:
@@ -401,43 +393,6 @@ def is_uniform(record: TensorRecord) -> bool:
     """Whether all elements of a stored tensor are equal."""
     values = record.load().reshape(-1)
     return bool((values == values[:1]).all())
-
-
-def _with_branches(graph: GraphRecord) -> Iterator[NodeRecord]:
-    """All nodes of a graph and of the branches in it, whose names are apart."""
-    for node in graph.nodes:
-        yield node
-        for attribute in node.attributes.values():
-            if isinstance(attribute, GraphRecord):
-                yield from _with_branches(attribute)
-
-
-def _with_bodies(
-    nodes: Iterable[NodeRecord], functions: Functions, inside: frozenset[tuple[str, str]]
-) -> Iterator[NodeRecord]:
-    """Nodes, with the bodies of functions in place of calls; `inside` are the functions that are
-    being called: a damaged file may have one call itself."""
-    for node in nodes:
-        key = node.domain, node.op_type
-        function = functions.get(key)
-        if function is None or key in inside or not node.results:
-            yield node
-            continue
-        names = dict(zip(function.outputs, node.results, strict=False))
-        names.update(zip(function.inputs, node.operands, strict=False))
-        body = [_renamed(each, names, node.results[0]) for each in function.nodes]
-        yield from _with_bodies(body, functions, inside | {key})
-
-
-def _renamed(node: NodeRecord, names: dict[str, str], call: str) -> NodeRecord:
-    """A node of a function's body for one call: names that are not those of its operands and
-    results are the call's own."""
-
-    def own(name: str) -> str:
-        return names.setdefault(name, f"{call}/{name}") if name else ""
-
-    operands, results = tuple(map(own, node.operands)), tuple(map(own, node.results))
-    return replace(node, operands=operands, results=results)
 
 
 class _Uses:
