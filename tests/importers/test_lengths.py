@@ -257,7 +257,7 @@ def test_a_usual_length_that_a_file_cannot_have_is_to_be_stated(tmp_path: Any) -
     """A table of distances, of which it slices twice as many as the sequence has positions."""
     path = tmp_path / "model.onnx"
     distances(path, True, rows=300)
-    with pytest.raises(ImportModelError, match="cannot have 1,024 tokens, the usual length; state another"):
+    with pytest.raises(ImportModelError, match="cannot have 1,024 tokens, the usual length; state"):
         load_problem(model=str(path), devices=1)
     load_problem(model=str(path), devices=1, sequence_length=100)
 
