@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, pairwise, product
 
@@ -14,9 +14,18 @@ from distir.ir.signature import Kind
 from distir.ops.arithmetic import Add
 from distir.transforms.block import ops_with_weights
 from distir.transforms.blocks import Block, Blocks, Roles
-from distir.transforms.layer_groups import LONGEST_PERIOD, group_layers
-from distir.transforms.splits import GrowingPiece, Splittable
-from distir.transforms.streams import narrow_sections, repeated_late
+from distir.transforms.layer_groups import group_layers
+from distir.transforms.pieces import (
+    ALIKE,
+    CopyPlace,
+    KnownPiece,
+    OpenPiece,
+    Patterns,
+    merge_pieces,
+    runs_between,
+)
+from distir.transforms.splits import GrowingPiece
+from distir.transforms.streams import made_late, narrow_sections
 
 MIN_READERS_OF_SHARED = 3
 """A value that crosses many cuts, as an encoder's output does, is carried along with the activation
@@ -31,9 +40,6 @@ MOST_PASSING = 3
 MOST_STREAMS = 3
 """The most activations that may go through layers side by side."""
 
-CopyPlace = tuple[int, int]
-"""(place within a copy, number of the copy) of a node in a repeat whose copies are alike."""
-
 
 def cut_into_blocks(
     function: Function, axes: Axes, places: Mapping[Node, CopyPlace] | None = None
@@ -47,14 +53,14 @@ def cut_into_blocks(
     chain = [n for n in function.nodes if any(v in roles.activations for v in n.results)]
     pieces = _pieces(_Chain(chain, roles, _bias_terms(chain, axes, roles)), function)
     readers = {value: len(nodes) for value, nodes in function.uses().items()}
-    patterns = _Patterns(places or {})
-    known: dict[Hashable, _Known] = {}
+    patterns = Patterns(places or {})
+    known: dict[Hashable, KnownPiece] = {}
 
-    def start() -> _OpenPiece:
+    def start() -> OpenPiece:
         growing = GrowingPiece(axes, roles, function.outputs, readers)
-        return _OpenPiece(growing, patterns, known)
+        return OpenPiece(growing, patterns, known)
 
-    pieces = _merge(pieces, start)
+    pieces = merge_pieces(pieces, roles, start)
     firsts = patterns.firsts(pieces)
     found = _with_weights(function, roles, pieces, set(firsts))
     kinds = _kinds(firsts, found, axes)
@@ -80,47 +86,12 @@ def _families(
     kinds: Sequence[int], blocks: Mapping[int, Block], roles: Roles
 ) -> tuple[list[int], list[bool]]:
     """Per piece, given its kind, the index of the first one of its family, and whether it hands on
-    as much as it takes."""
+    as much as it takes. What reads no activation, as a table does, begins a tower and is no part of
+    a layer: it has a family of its own."""
     first: dict[Hashable, int] = {}
     family = {kind: first.setdefault(blocks[kind].family(roles), kind) for kind in set(kinds)}
-    hands_on = {kind: blocks[kind].hands_on for kind in family}
-    return [family[kind] for kind in kinds], [hands_on[kind] for kind in kinds]
-
-
-class _Patterns:
-    """Recognises pieces at the same places of copies that are alike, so that one of them is
-    analysed for all."""
-
-    def __init__(self, places: Mapping[Node, CopyPlace]) -> None:
-        self._places = places
-
-    def copy_of(self, piece: Sequence[Node]) -> int | None:
-        """The number of the copy in which a piece begins; None if it begins in none."""
-        place = self._places.get(piece[0]) if piece else None
-        return None if place is None else place[1]
-
-    def key(self, piece: Sequence[Node], first: int | None) -> Hashable:
-        """A key that is equal for two pieces if one is the other, some copies later. Copies are
-        counted from the `first`; without it, a piece equals itself alone."""
-        if first is None:
-            return tuple(piece)
-        found = (self._places.get(node) for node in piece)
-        return tuple(
-            node if place is None else (place[0], place[1] - first)
-            for node, place in zip(piece, found, strict=True)
-        )
-
-    def firsts(self, pieces: Iterable[Sequence[Node]]) -> list[int]:
-        """Per piece, the index of the first piece that it is known to equal."""
-        first: dict[Hashable, int] = {}
-        return [
-            first.setdefault(self.key(piece, self.copy_of(piece)), index)
-            for index, piece in enumerate(pieces)
-        ]
-
-
-ALIKE = 3
-"""As many copies in a row of what has no axis to split are layers, which have none either."""
+    families = [family[kind] if blocks[kind].read else index for index, kind in enumerate(kinds)]
+    return families, [blocks[kind].hands_on for kind in kinds]
 
 
 # --- where to cut --------------------------------------------------------------------------------
@@ -177,10 +148,10 @@ def _bias_terms(chain: Sequence[Node], axes: Axes, roles: Roles) -> frozenset[No
 
 def _pieces(chain: _Chain, function: Function) -> list[list[Node]]:
     """Runs of ops between places where a single activation is live, apart from what may be live
-    beside it. What layers' activations are scaled and shifted with is made in these layers if more
-    of them are alike then."""
+    beside it. What layers' activations are scaled and shifted with, and what layers make of values
+    that all of them read, is made in these layers if more of them are alike then."""
     pieces, beside = _cut(chain, _Beside())
-    nodes = repeated_late(chain.nodes, function.outputs, beside.shared)
+    nodes = made_late(chain.nodes, function.outputs, beside.shared, chain.roles.activations)
     if nodes == chain.nodes:
         return pieces
     late, _ = _cut(replace(chain, nodes=nodes), _Beside(shared=beside.shared))
@@ -190,7 +161,7 @@ def _pieces(chain: _Chain, function: Function) -> list[list[Node]]:
 def _cut(chain: _Chain, beside: _Beside) -> tuple[list[list[Node]], _Beside]:
     """The pieces of a chain in this order, or one in which streams can be cut, and what is live
     beside the one activation where it is cut: more than is known if there is a long piece."""
-    pieces = _runs(chain.nodes, _cuts(chain, beside))
+    pieces = runs_between(chain.nodes, _cuts(chain, beside))
     while longest := _too_long(pieces, chain):
         if more := _more_beside(longest, chain, beside):
             beside = more
@@ -198,7 +169,7 @@ def _cut(chain: _Chain, beside: _Beside) -> tuple[list[list[Node]], _Beside]:
             chain, beside = found
         else:
             break
-        pieces = _runs(chain.nodes, _cuts(chain, beside))
+        pieces = runs_between(chain.nodes, _cuts(chain, beside))
     return pieces, beside
 
 
@@ -221,7 +192,9 @@ def _streams(piece: range, chain: _Chain, beside: _Beside) -> tuple[_Chain, _Bes
         found = replace(chain, nodes=whole)
         streams = {**beside.streams, **dict.fromkeys(piece, width)}
         cuts = _cuts(found, replace(beside, shared=shared, streams=streams))
-        copies = _copies(_runs(ordered, [at - piece.start for at in cuts if at in piece]), chain)
+        copies = _copies(
+            runs_between(ordered, [at - piece.start for at in cuts if at in piece]), chain
+        )
         if sum(map(len, copies)) > len(piece) / 2:
             first, last = (piece.start + ordered.index(n) for n in (copies[0][0], copies[-1][-1]))
             streams = {**beside.streams, **dict.fromkeys(range(first, last + 2), width)}
@@ -233,6 +206,13 @@ def _more_beside(piece: range, chain: _Chain, beside: _Beside) -> _Beside | None
     """What may be live beside an activation so that a long piece can be cut; None if nothing
     helps. Values that many ops read are looked for once."""
     if passing := _passing(piece, chain, beside):
+        again = tuple({each.value for each in passing})
+        if (
+            len(again) == 1 < len(passing)
+            and not beside.shared
+            and _are_shared(again, chain, beside)
+        ):
+            return replace(beside, shared=again)  # so that what layers make of it is theirs
         return replace(beside, carried=(*beside.carried, *passing))
     most = [] if beside.shared else _most_read(piece, chain)
     for number in range(1, len(most) + 1):
@@ -256,9 +236,10 @@ def _too_long(pieces: Sequence[Sequence[Node]], chain: _Chain) -> range | None:
 
 def _cuts(chain: _Chain, beside: _Beside | None = None) -> list[int]:
     """Positions in the chain before which a single activation is live, apart from what may be
-    live `beside` it."""
+    live `beside` it, or nothing but what is shared, as between an encoder and a decoder."""
     beside = beside or _Beside()
     nodes = chain.nodes
+    shared = {node for node in nodes if any(value in beside.shared for value in node.results)}
     last_use = {
         value: node
         for node in nodes
@@ -272,6 +253,9 @@ def _cuts(chain: _Chain, beside: _Beside | None = None) -> list[int]:
         live.difference_update([v for v in node.operands if last_use.get(v) is node])
         following = nodes[position + 1]
         if following in chain.inseparable:
+            continue
+        if node in shared and not live:
+            cuts.append(position + 1)
             continue
         if chain.roles.activations.isdisjoint(following.operands):
             # It begins what meets the live value later: a tower is a piece, a second table is not.
@@ -294,15 +278,9 @@ def _makes_less_of(streams: Collection[Value], node: Node, last_use: Mapping[Val
     return made < sum(value.type.num_elements for value in streams)
 
 
-def _runs(chain: Sequence[Node], cuts: Sequence[int]) -> list[list[Node]]:
-    """The chain cut at these positions."""
-    bounds = [0, *cuts, len(chain)]
-    return [list(chain[a:b]) for a, b in pairwise(bounds) if a < b]
-
-
 def _are_shared(values: Collection[Value], chain: _Chain, beside: _Beside) -> bool:
     """Whether at least `MIN_READERS_OF_SHARED` pieces read each value, if all are carried along."""
-    runs = _runs(chain.nodes, _cuts(chain, replace(beside, shared=tuple(values))))
+    runs = runs_between(chain.nodes, _cuts(chain, replace(beside, shared=tuple(values))))
     return all(
         sum(any(value in node.operands for node in run) for run in runs) >= MIN_READERS_OF_SHARED
         for value in values
@@ -369,100 +347,6 @@ def _copies(runs: Iterable[Sequence[Node]], chain: _Chain, number: int = 2) -> l
     kinds = [tuple(type(node.op) for node in run) for run in products]
     counts = Counter(kinds)
     return [run for run, kind in zip(products, kinds, strict=True) if counts[kind] >= number]
-
-
-def _like(nodes: Iterable[Node]) -> Hashable:
-    """A key that is equal for runs of equal ops and types."""
-    return tuple([(node.op, node.operand_types, node.result_types) for node in nodes])
-
-
-def _merge(pieces: Iterable[list[Node]], start: Callable[[], _OpenPiece]) -> list[list[Node]]:
-    """Merges pieces until each has an axis to split. `start` makes a piece without ops.
-
-    A piece without one joins the next, but for copies that have none and come again and again: each
-    is a piece, as of layers whose norms need whole what their products make. A piece without a
-    matrix joins the one before if that is a table or a head, since positions are added to what an
-    embedding gives. So does the last piece if it has no matrix.
-    """
-    merged: list[list[Node]] = []
-    piece, found = start(), Splittable()
-    closed_by_output = False
-    whole: list[tuple[Hashable, ...]] = []
-    for nodes in pieces:
-        is_first = not piece.nodes
-        found = piece.add(nodes)
-        if closed_by_output and is_first and not found.has_matrix:
-            merged[-1].extend(nodes)
-            piece = start()
-        elif found.internal or found.output:
-            merged.append(piece.nodes)
-            piece, closed_by_output = start(), not found.internal
-        elif found.has_matrix and (copies := piece.copies(whole)):
-            merged += copies
-            piece, closed_by_output = start(), False
-    if piece.nodes:
-        if merged and not found.has_matrix:
-            merged[-1].extend(piece.nodes)
-        else:
-            merged.append(piece.nodes)
-    return merged
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known of a piece that began, and grew, like another one."""
-
-    number: int
-    splittable: Splittable
-
-
-class _OpenPiece:
-    """A piece to which nodes are added until it can be split. What was found for a piece that
-    consists of copies of the same nodes is not found again."""
-
-    def __init__(
-        self, growing: GrowingPiece, patterns: _Patterns, known: dict[Hashable, _Known]
-    ) -> None:
-        self.nodes: list[Node] = []
-        self._parts: list[tuple[Hashable, int]] = []
-        """Per part that was added a key, equal for parts of equal ops and types, and where it ends
-        among the nodes."""
-        self._growing, self._patterns, self._known = growing, patterns, known
-        self._first: int | None = None
-        self._number = -1
-        self._analysed = 0
-
-    def add(self, nodes: Sequence[Node]) -> Splittable:
-        """Adds nodes; what the piece has now that can be split."""
-        if not self.nodes:
-            self._first = self._patterns.copy_of(nodes)
-        self.nodes += nodes
-        self._parts.append((_like(nodes), len(self.nodes)))
-        key = (self._number, self._patterns.key(nodes, self._first))
-        if key not in self._known:
-            found = self._growing.add(self.nodes[self._analysed :])
-            self._analysed = len(self.nodes)
-            self._known[key] = _Known(len(self._known), found)
-        known = self._known[key]
-        self._number = known.number
-        return known.splittable
-
-    def copies(self, known: list[tuple[Hashable, ...]]) -> list[list[Node]]:
-        """Its nodes as copies, if it ends with `ALIKE` of them or is one of those `known`, to which
-        new ones are added; nothing if it does not. What comes before copies is apart."""
-        keys = tuple(key for key, _ in self._parts)
-        if keys in known:
-            return [self.nodes]
-        for period in range(1, min(LONGEST_PERIOD, len(keys) // ALIKE) + 1):
-            last = keys[-period:]
-            if keys[-ALIKE * period :] == last * ALIKE:
-                known.append(last)
-                first = len(keys) - ALIKE * period
-                ends = [
-                    self._parts[place - 1][1] for place in range(first, len(keys), period) if place
-                ]
-                return _runs(self.nodes, ends)
-        return []
 
 
 # --- blocks ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from distir.ir.core import Node, Value
 from distir.ir.function import Function
 from distir.transforms.blocks import Roles
 from distir.transforms.copies import AnalysedRepeat, WholeAxes
-from distir.transforms.cut import CopyPlace
+from distir.transforms.pieces import CopyPlace
 from distir.transforms.repeats import FirstMentions, NodeRepeat, find_repeats
 
 

@@ -33,7 +33,7 @@ def find_layers(blocks: Blocks) -> Layers:
     several texts, are none unless they go on as a run does. Blocks that end as layers do at other
     sizes are layers, and so is one beside a run that does most of what its layers do.
 
-    Where norms come last in a layer, say, blocks begin in the middle of layers: of the first layer,
+    Where blocks begin in the middle of layers, of the first layer
     the second part is in the first block of a run, and of the last one the first part is in a block
     behind the run. What goes on, block by block, with the ops that the run would go on with belongs
     to a layer, too. A block of another kind beside a run that hands on what its layers hand on is a

@@ -78,16 +78,26 @@ def _made_of(
     return found
 
 
-def repeated_late(
-    nodes: Sequence[Node], outputs: Collection[Value], early: Collection[Value]
+def made_late(
+    nodes: Sequence[Node],
+    outputs: Collection[Value],
+    shared: Collection[Value],
+    activations: Collection[Value],
 ) -> list[Node]:
-    """The ops in an order in which those that make nothing but operands that are repeated along an
-    axis come right before these are read: what scales and shifts a layer's activations is made in
-    that layer, as of the first one, too.
+    """The ops in an order in which those that a layer makes of its own for itself come right before
+    they are read, in the first layer, too: what its activations are scaled and shifted with, which
+    are operands that are repeated along an axis, and what it makes of `shared` values alone, as the
+    keys of an encoder's output.
 
-    The `outputs`, and all that the `early` values are made of, stay where they are.
+    The `outputs`, and all that the `shared` values are made of, stay where they are.
     """
-    late = _making_repeated(nodes, outputs, early)
+    late = _making_repeated(nodes, outputs, shared)
+    read = {value for node in nodes for value in node.operands}.difference(outputs)
+    late |= {
+        node
+        for node in _made_of(shared, nodes, activations)
+        if read.issuperset(node.results) and not any(value in shared for value in node.results)
+    }
     makers = {value: node for node in late for value in node.results}
     place = {node: at for at, node in enumerate(nodes)}
     ordered: dict[Node, None] = {}
@@ -301,4 +311,4 @@ class _Flow:
                     yield reader
 
 
-__all__ = ["narrow_sections", "repeated_late"]
+__all__ = ["made_late", "narrow_sections"]

@@ -117,7 +117,7 @@ def test_parameters_without_gradients_stay_out_of_the_mean(outer_optimizer: str)
     for program in plan.stages[0].programs:
         averaged = [bool(nodes) for nodes in program.averaging_by_parameter]
         assert averaged == [use.gradient is not None for use in program.parameters]
-        assert averaged[0] is False
+        assert False in averaged
 
 
 def test_replicas_that_take_the_mean_of_something_else_are_caught(

@@ -22,7 +22,7 @@ from tests.conftest import shared_path
     ("name", "layers"),
     [
         ("gpt2", 12),
-        ("bert-base", 12),  # norms stand behind sums, so that blocks begin in the middle of layers
+        ("bert-base", 12),
         ("vit-b", 12),
         ("t5-small", 6 + 6),  # the decoder's last layer hands on no output of the encoder
         ("mlp-8x64", 4),  # of two products each: what is inside can be split
@@ -47,7 +47,8 @@ def test_layers_of_real_exports_are_counted(name: str, layers: int) -> None:
     [
         ("gpt2", 1 + 1),
         ("bert-base", 1 + 1),
-        ("t5-small", 2 + 1),  # the decoder's embedding is in one block with its first attention
+        ("t5-small", 2 + 1),
+        ("vit-b", 1 + 1),
         ("mlp-8x64", 1),  # the loss is in one block with the last layer
     ],
 )

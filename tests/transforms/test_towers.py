@@ -116,8 +116,8 @@ def of_two_conditions(layers: int, at_the_end: bool) -> Function:
 
 
 def of_equal_ends(layers: int) -> Function:
-    """Two towers of layers with two halves, each with its norm behind it, so that blocks begin in
-    the middle of layers; both towers end with the same half."""
+    """Two towers of layers with two halves, each with its norm behind it; both towers begin with a
+    table, and end with the same half."""
     made = Towers()
 
     def half(x: Value, width: int) -> Value:

@@ -1,0 +1,128 @@
+"""Blocks begin and end where layers do, and all layers that do the same are one kind of block."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from distir import Workload, load_model
+from distir.importers.load import LoadedModel
+from distir.ir import Builder, DType, Function, Value
+from distir.ops.activations import Gelu, Relu
+from distir.ops.arithmetic import Add
+from distir.ops.linalg import MatMul
+from distir.ops.lookup import Gather
+from distir.ops.norm import LayerNormalization
+from distir.transforms.blocks import Blocks
+
+BATCH, LENGTH, WIDTH, FFN = 11, 23, 64, 96
+
+
+class Layers:
+    """A function to which layers are added."""
+
+    def __init__(self) -> None:
+        self.builder = Builder("layers")
+        self._parameters = 0
+
+    def parameter(self, *shape: int) -> Value:
+        self._parameters += 1
+        return self.builder.parameter(f"p{self._parameters}", shape)
+
+    def product(self, x: Value, width: int) -> Value:
+        return self.builder.add(MatMul(), x, self.parameter(x.type.shape[-1], width))
+
+    def norm(self, x: Value) -> Value:
+        scale, shift = self.parameter(WIDTH), self.parameter(WIDTH)
+        return self.builder.add(LayerNormalization(), x, scale, shift)
+
+    def table(self, name: str) -> Value:
+        ids = self.builder.input(name, (BATCH, LENGTH), DType.INT64)
+        return self.builder.add(Gather(), self.parameter(500, WIDTH), ids)
+
+    def patches(self) -> Value:
+        """What is made of an image: a product that no tensor parallelism can split."""
+        image = self.builder.input("image", (BATCH, LENGTH, 48))
+        made = self.builder.add(Add(), self.product(image, WIDTH), self.parameter(LENGTH, WIDTH))
+        return self.builder.add(Gelu(), made)
+
+    def half(self, x: Value, ffn: int, read: Value | None = None, last: bool = True) -> Value:
+        """Two products, of what is `read` too, added to what they read; the norm comes first or
+        `last`."""
+        made = x if last else self.norm(x)
+        made = self.product(made, ffn)
+        if read is not None:
+            made = self.builder.add(Add(), made, self.product(read, ffn))
+        made = self.product(self.builder.add(Relu(), made), WIDTH)
+        made = self.builder.add(Add(), x, made)
+        return self.norm(made) if last else made
+
+    def layer(self, x: Value, last: bool, read: Value | None = None) -> Value:
+        return self.half(self.half(x, FFN, read, last), 2 * FFN, None, last)
+
+    def head(self, x: Value) -> Function:
+        return self.builder.build([self.product(x, 700)])
+
+
+def blocks_of(function: Function) -> Blocks:
+    return Workload(model=LoadedModel("layers", function), batch_size=8).program.blocks
+
+
+def kinds(blocks: Blocks) -> list[int]:
+    """How many blocks each kind has, the most first."""
+    return [count for _, count in Counter(blocks.representative).most_common()]
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["norm first", "norm last"])
+@pytest.mark.parametrize("beginning", ["table", "normed table", "patches", "normed patches"])
+@pytest.mark.parametrize("layers", [3, 8])
+def test_all_layers_are_one_kind_of_block(layers: int, beginning: str, last: bool) -> None:
+    """Whatever they come behind, and though nothing comes behind the last one's norm but a head."""
+    made = Layers()
+    x = made.patches() if "patches" in beginning else made.table("ids")
+    if "normed" in beginning:
+        x = made.norm(x)
+    for _ in range(layers):
+        x = made.layer(x, last)
+    blocks = blocks_of(made.head(x if last else made.norm(x)))
+    assert kinds(blocks) == [layers, 1, 1]
+    inside = blocks.blocks[1 : 1 + layers]
+    assert all(len(block.inputs) == len(block.outputs) == 1 for block in inside)
+    assert all(len(block.parameters) == 8 for block in inside)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["norm first", "norm last"])
+@pytest.mark.parametrize("layers", [(3, 4), (6, 5), (2, 7)])
+def test_an_encoder_and_a_decoder_end_where_their_layers_do(
+    layers: tuple[int, int], last: bool
+) -> None:
+    """The decoder begins with its table, whatever its first layer makes of the encoder's output,
+    and its last layer differs only in that it does not hand that output on."""
+    encoder, decoder = layers
+    made = Layers()
+    memory = made.table("ids")
+    for _ in range(encoder):
+        memory = made.layer(memory, last)
+    if not last:
+        memory = made.norm(memory)
+    x = made.table("targets")
+    for _ in range(decoder):
+        x = made.layer(x, last, memory)
+    blocks = blocks_of(made.head(x))
+    expected = [encoder, decoder - 1, 1, 1, 1, 1]
+    assert kinds(blocks) == sorted(expected, reverse=True)
+    assert len(blocks.blocks[1 + encoder].parameters) == (1 if last else 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert-base", [12, 1, 1]),
+        ("vit-b", [12, 1, 1]),
+        ("t5-small", [6, 5, 1, 1, 1, 1]),
+        ("gpt2", [12, 1, 1]),
+    ],
+)
+def test_layers_of_known_models_are_one_kind_of_block(name: str, expected: list[int]) -> None:
+    assert kinds(Workload(model=load_model(name)).program.blocks) == expected
