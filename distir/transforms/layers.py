@@ -33,11 +33,11 @@ def find_layers(blocks: Blocks) -> Layers:
     several texts, are none unless they go on as a run does. Blocks that end as layers do at other
     sizes are layers, and so is one beside a run that does most of what its layers do.
 
-    Where blocks begin in the middle of layers, of the first layer
-    the second part is in the first block of a run, and of the last one the first part is in a block
-    behind the run. What goes on, block by block, with the ops that the run would go on with belongs
-    to a layer, too. A block of another kind beside a run that hands on what its layers hand on is a
-    layer, and elsewhere beside blocks of layers it is part of one.
+    Where blocks begin in the middle of layers, the second part of the first layer is in the first
+    block of a run, and the first part of the last one is in a block behind the run. What goes on,
+    block by block, with the ops that the run would go on with belongs to a layer, too. A block of
+    another kind beside a run that hands on what its layers hand on is a layer, and elsewhere beside
+    blocks of layers it is part of one.
     """
     families = blocks.families
     counts = Counter(families)
