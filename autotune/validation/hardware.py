@@ -16,11 +16,27 @@ from distir.errors import DistirError
 __all__ = ["Hardware", "hardware_family", "hardware_of", "hardware_words"]
 
 _RATE = re.compile(
-    r"(?:(?P<times>\d+) ?x ?)?(?:[a-z][\w -]*? )??"
-    r"(?P<rate>\d+(?:\.\d+)?) ?g(?:(?:b|bit|bits)(?:ps|/s)|(?![a-z]))",
+    r"(?:(?P<times>\d+) ?[x×] ?)?(?:[a-z][\w-]* )*?"
+    r"(?P<rate>\d+(?:\.\d+)?) ?g(?:(?P<bytes>(?-i:B)(?:ps|/s))|(?:b|bits?)(?:ps|/s)|(?![a-z]))",
     re.IGNORECASE,
 )
-"""`8x HDR IB 200Gb/s`, `1600 Gbps`, `8x200G`: bits per second, per node unless said."""
+"""`8x HDR IB 200Gb/s`, `1600 Gbps`, `8x200G`: bits per second; `8x50 GB/s`: bytes per second."""
+
+_NETWORK = re.compile(
+    r"infini ?band|\bib\b|\b[hnx]dr\b|\broce|ethernet|omni-?path|slingshot|\befa\b|\bnics?\b|rdma"
+    r"|network|inter-?node|between nodes",
+    re.IGNORECASE,
+)
+"""What names a network: bytes per second are taken for its rate only beside one of these words."""
+
+_WITHIN = re.compile(r"nvlink|nvswitch|intra", re.IGNORECASE)
+
+_PER_DEVICE = re.compile(
+    r"(?:per|each|a|every|/) ?(?:gpu|device|accelerator|rank)\b", re.IGNORECASE
+)
+_PER_NODE = re.compile(
+    r"(?:per|each|a|every|/) ?(?:node|server|host|machine)\b|node-node|inter-?node", re.IGNORECASE
+)
 
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
 _BANDWIDTH = re.compile(r"\b(\d+(?:\.\d+)?) ?tb(?:/s|ps)", re.IGNORECASE)
@@ -62,9 +78,12 @@ def hardware_of(row: MeasuredRow) -> Hardware:
     if "node" in entry or (node is not None and (domain or 0) <= 16):
         domain = node or entry["node"]
     levels = [replace(cluster.levels[0], size=domain), *cluster.levels[1:]]
-    network = network_bytes_per_second(row.text("interconnect"), node or domain or 8)
+    per_node = node or domain or 8
+    network = network_rate(row.text("interconnect"), per_node)
     if network is not None:
-        levels[-1] = replace(levels[-1], bandwidth_bytes_per_second=network)
+        levels[-1] = replace(levels[-1], bandwidth_bytes_per_second=network.bytes_per_second)
+        if not network.said_of:
+            assumptions.append(network.note(per_node))
     elif row.needed("num_gpus") > (domain or 0):
         assumptions.append(f"network as in {cluster.name}")
     device, notes = _as_stated(cluster, text)
@@ -122,17 +141,35 @@ def _own_hardware(row: MeasuredRow, file: str) -> Hardware:
     return Hardware(cluster, cluster.name, ())
 
 
-def network_bytes_per_second(text: str, node: int) -> float | None:
-    """Bytes per second and device of the network that a text describes, or None where it states
-    none. What it says of links within a node is left aside."""
+@dataclass(frozen=True, slots=True)
+class NetworkRate:
+    """The network that a text describes."""
+
+    bytes_per_second: float
+    """Per device."""
+    said_of: bool
+    """Whether the text says what its rate is the rate of: of a device, of a node, or of one of
+    several ports."""
+
+    def note(self, node: int) -> str:
+        """The rate as it was understood, if the text leaves that open."""
+        gigabits = self.bytes_per_second * node * 8 / 1e9
+        return f"network = {gigabits:g} Gbit/s per node: per GPU is not said"
+
+
+def network_rate(text: str, node: int) -> NetworkRate | None:
+    """The rate of the network that a text describes, or None where it states none: a node's, which
+    its devices share, unless it is said to be a device's. What the text says of links within a node
+    is left aside."""
     for part in re.split(r"[;,]", text):
-        if re.search(r"nvlink|nvswitch|intra|GB/s", part):
+        found = None if _WITHIN.search(part) else _RATE.search(part)
+        if found is None or (found["bytes"] and not _NETWORK.search(part)):
             continue
-        found = _RATE.search(part)
-        if found is not None:
-            bits = float(found["rate"]) * 1e9 * int(found["times"] or 1)
-            each = bits if re.search(r"per (gpu|device)", part, re.IGNORECASE) else bits / node
-            return each / 8
+        bits = float(found["rate"]) * 1e9 * (8 if found["bytes"] else 1)
+        if _PER_DEVICE.search(part):
+            return NetworkRate(bits / 8, said_of=True)
+        said = bool(found["times"] or _PER_NODE.search(part))
+        return NetworkRate(bits * int(found["times"] or 1) / node / 8, said)
     return None
 
 

@@ -191,6 +191,9 @@ def _row_dict(each: PredictedRow) -> dict[str, Any]:
         "predicted_seconds": each.seconds,
         "band": list(each.band.interval(each.seconds)),
         "band95": list(each.band.interval95(each.seconds)),
+        "measured_memory_bytes": each.case.measured.memory_bytes,
+        "predicted_memory_bytes": each.memory_bytes,
+        "fits": each.fits,
         "memory_claimed": not each.unclaimed_memory,
         "assumptions": each.assumptions,
     }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.validation import Case, make_case
 from autotune.validation.cases import device_imbalance, even_cuts
-from autotune.validation.hardware import network_bytes_per_second
+from autotune.validation.hardware import network_rate
 from autotune.validation.predict import as_counted, outside_bytes, prepare
 from autotune.validation.rows import COLUMNS, MeasuredRow
 from autotune.validation.software import facts_of, known_software, values_of
@@ -582,15 +582,46 @@ def test_counters_of_memory_show_more_than_tensors() -> None:
         ("400 Gb/s per GPU", 400),
         ("RoCE 8x200G", 200),
         ("HDR 200G per GPU", 200),
+        ("8x 400 Gb/s InfiniBand", 400),
+        ("InfiniBand 8x400Gb/s", 400),
+        ("InfiniBand 8x 400 Gb/s per node", 400),
+        ("Mellanox ConnectX-7 8 x NDR InfiniBand 400 Gbit/s", 400),
+        ("400 Gb/s each GPU", 400),
+        ("NVLink 900 GB/s; InfiniBand 400 Gb/s/GPU", 400),
+        ("InfiniBand 8x50 GB/s", 400),
+        ("RoCE, 50 GB/s per GPU network", 400),
+        ("EFA 3200 Gbps", 400),
     ],
 )
 def test_a_network_is_shared_by_the_devices_of_a_node(text: str, gigabits: float) -> None:
-    assert network_bytes_per_second(text, 8) == pytest.approx(gigabits * 1e9 / 8)
+    found = network_rate(text, 8)
+    assert found is not None
+    assert found.bytes_per_second == pytest.approx(gigabits * 1e9 / 8)
 
 
-@pytest.mark.parametrize("text", ["", "RoCE RDMA between nodes", "NVLink intra-node", "Selene"])
+@pytest.mark.parametrize(
+    ("text", "said_of"),
+    [
+        ("400 Gb/s InfiniBand", False),
+        ("EFA 3200 Gbps", False),
+        ("1600 Gbps node-node RoCE", True),
+        ("8x200G", True),
+        ("200G per GPU", True),
+        ("200 Gb/s per node", True),
+    ],
+)
+def test_a_rate_is_told_that_may_be_a_node_s_or_a_device_s(text: str, said_of: bool) -> None:
+    assumed = case(interconnect=text, gpus_per_node="8").assumptions
+    told = [each for each in assumed if each.startswith("network =")]
+    assert bool(told) is not said_of
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "RoCE RDMA between nodes", "NVLink intra-node", "Selene", "900 GB/s", "nvlink 900 GB/s"],
+)
 def test_networks_of_unstated_bandwidth_have_none(text: str) -> None:
-    assert network_bytes_per_second(text, 8) is None
+    assert network_rate(text, 8) is None
 
 
 def test_hardware_has_the_memory_and_the_nodes_that_the_row_states() -> None:
@@ -712,6 +743,12 @@ def test_what_rows_deny_is_not_taken_for_what_they_say(
     assert {each.name: each.value for each in facts_of(said(notes))}.get(fact) == value
 
 
+def test_torchtitan_reduces_gradients_in_fp32_unless_a_row_says_otherwise() -> None:
+    assert case(software="torchtitan").gradient_precision == "fp32"
+    said = case(software="torchtitan", notes="gradients reduced in bf16")
+    assert said.gradient_precision == "compute"
+
+
 def test_what_software_does_has_a_reason() -> None:
     for software in known_software():
         assert software.does.keys() <= software.because.keys()
@@ -756,6 +793,12 @@ def test_the_column_of_the_dispatcher_counts_before_words() -> None:
         ("full recompute of 4 layers", "recompute", None),
         ("no activation recomputation", "recompute", "none"),
         ("recompute/schedule/overlap not in the table", "recompute", None),
+        ("--grad-reduce-in-bf16", "bf16_gradients", "compute"),
+        ("grad_reduce_in_fp32=False", "bf16_gradients", "compute"),
+        ("gradients reduced in bf16", "bf16_gradients", "compute"),
+        ("grad_reduce_in_fp32: true", "bf16_gradients", "fp32"),
+        ("--accumulate-allreduce-grads-in-fp32", "bf16_gradients", "fp32"),
+        ("bf16 parameters", "bf16_gradients", None),
     ],
 )
 def test_numbers_and_policies_in_words_fill_blanks(notes: str, name: str, value: object) -> None:

@@ -109,6 +109,8 @@ def test_memory_of_a_stack_that_does_not_claim_it_is_said_not_to_be(
     file = write_csv(tmp_path / "runs.csv", *told)
     rows = {each["id"]: each for each in json_of(capsys, str(file))["rows"]}
     known, own = rows["known"], rows["own"]
+    assert {each["measured_memory_bytes"] for each in rows.values()} == {20e9}
+    assert all(each["fits"] and each["predicted_memory_bytes"] > 0 for each in rows.values())
     assert (known["memory_claimed"], own["memory_claimed"]) == (True, False)
     said = [each for each in own["assumptions"] if each.startswith("memory with nanotron is not")]
     assert len(said) == 1
