@@ -61,10 +61,12 @@ def _parts(file: str, report: Report, worst: int) -> Iterator[RenderableType]:
     yield from map(Text, _coverages("dense models", report.sources))
     yield from map(Text, _coverages("mixtures of experts", report.moe))
     yield from map(Text, report.unclaimed_memory)
-    yield _table("By source", {**report.sources, "all": overall})
+    if overall.rows_used:
+        yield _table("By source", {**report.sources, "all": overall})
     if any(each.rows_used for each in report.moe.values()):
         yield _table("Mixtures of experts, by source", report.moe)
-    yield _table("By hardware", report.hardware)
+    if overall.rows_used:
+        yield _table("By hardware", report.hardware)
     if excluded or any(each.rows_excluded for each in report.moe.values()):
         yield reasons_table(report.exclusions)
     if worst and report.worst:
