@@ -404,6 +404,24 @@ def test_keys_that_do_not_matter_are_no_noise(tmp_path: Path) -> None:
     assert not reading.not_modelled
 
 
+@pytest.mark.parametrize(
+    ("section", "script", "count"),
+    [(None, 8, 8), (None, None, 1), ("auto", 8, 8), (4, None, 4)],
+)
+def test_accelerate_has_the_script_say_what_its_deepspeed_leaves_open(
+    section: int | str | None, script: int | None, count: int, tmp_path: Path
+) -> None:
+    file = f"gradient_accumulation_steps: {section}, " if section else ""
+    option = f" --gradient_accumulation_steps {script}" if script else ""
+    files = {
+        "launch.sh": ACCELERATED.replace("\n", option),
+        "accelerate.yaml": DEEPSPEED_BY_ACCELERATE.replace(
+            "gradient_accumulation_steps: 4, ", file
+        ),
+    }
+    assert read_in(tmp_path, files, Stated(model="llama3-8b")).strategy.microbatches == count
+
+
 TP = "--tensor-model-parallel-size"
 
 

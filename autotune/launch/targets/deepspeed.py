@@ -448,7 +448,8 @@ def _of_accelerate(source: Source, config: Source, said: Mapping[str, Any]) -> O
     else:
         file = {
             "zero_optimization.stage": section.get("zero_stage", 2),
-            "gradient_accumulation_steps": section.get("gradient_accumulation_steps", 1),
+            # accelerate's own default, which the Trainer puts the script's option in place of.
+            "gradient_accumulation_steps": section.get("gradient_accumulation_steps", AUTO),
             **{f"{name}.enabled": True for name in ("bf16", "fp16") if name == precision},
         }
         for part in ("optimizer", "param"):
