@@ -254,8 +254,17 @@ def test_what_depends_on_what_runs_is_asked_for(
 
 
 GPT = f"torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL}"
-BRIDGE = """torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config \\
-  train.micro_batch_size=1 model.seq_length=8192"""
+BRIDGE_WORDS = (
+    "train.micro_batch_size=1", "train.global_batch_size=8", "model.seq_length=8192",
+    "model.tensor_model_parallel_size=1", "model.pipeline_model_parallel_size=1",
+    "model.context_parallel_size=1", "model.recompute_granularity=null",
+)  # fmt: skip
+USUAL_WORDS = (
+    "ddp.use_distributed_optimizer=true", "ddp.overlap_grad_reduce=true",
+    "ddp.overlap_param_gather=true", "ddp.grad_reduce_in_fp32=true", "mixed_precision=bf16_mixed",
+)  # fmt: skip
+RECIPE = "torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config"
+BRIDGE = " ".join([RECIPE, *BRIDGE_WORDS, *USUAL_WORDS])
 CHUNKS = "--num-virtual-stages-per-pipeline-rank 2"
 LAYOUT = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*12|t*12L'"
 LAYOUT_OF_BRIDGE = """model.pipeline_model_parallel_size=2 \\
@@ -284,6 +293,35 @@ def test_options_that_contradict_each_other_are_refused(
     with pytest.raises(LaunchError) as raised:
         read_in(tmp_path, {"launch.sh": script}, Stated())
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("left_out", BRIDGE_WORDS)
+def test_what_a_recipe_decides_is_asked_for(left_out: str, tmp_path: Path) -> None:
+    """Its own degrees are no ones of Megatron-Core, and they differ between releases."""
+    words = [word for word in BRIDGE_WORDS if word != left_out]
+    files = {"launch.sh": " ".join([RECIPE, *words])}
+    name, _, value = left_out.partition("=")
+    with pytest.raises(LaunchError, match=re.escape(f"--set {name}=VALUE")):
+        read_in(tmp_path, files, Stated())
+    stated = read_in(tmp_path, files, Stated(settings={name: value})).strategy
+    assert stated == read_in(tmp_path, {"launch.sh": BRIDGE}, Stated()).strategy
+
+
+def test_all_that_a_recipe_decides_is_asked_for_at_once(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, {"launch.sh": RECIPE}, Stated())
+    named = dict(re.findall(r"--set ([^ =]+)=(VALUE)", str(raised.value)))
+    assert set(named) >= {word.partition("=")[0] for word in BRIDGE_WORDS}
+    values = {word.partition("=")[0]: word.partition("=")[2] for word in BRIDGE_WORDS}
+    settings = {name: values.get(name, "null") for name in named}
+    assert read_in(tmp_path, {"launch.sh": RECIPE}, Stated(settings=settings)).strategy.dp == 8
+
+
+def test_what_most_recipes_state_is_taken_and_told(tmp_path: Path) -> None:
+    reading = read_in(tmp_path, {"launch.sh": " ".join([RECIPE, *BRIDGE_WORDS])}, Stated())
+    assert reading.strategy == read_in(tmp_path, {"launch.sh": BRIDGE}, Stated()).strategy
+    told = {note.what for note in reading.not_modelled}
+    assert told == {word.partition("=")[0] for word in USUAL_WORDS}
 
 
 @pytest.mark.parametrize("method", ["uniform", "block"])

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.launch.common import adds_up_in_fp32
-from autotune.launch.errors import LaunchError
+from autotune.launch.errors import LaunchError, UnstatedError
 from autotune.launch.facts import MODEL, Facts, Launch, facts_given
 from autotune.launch.known import known_options
 from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed
@@ -137,7 +137,8 @@ def _renamed(original: Row) -> Row:
 
 def _of_megatron(options: Options) -> Options:
     """The words that say what Megatron-LM's options say, under the names of these."""
-    known = {_THEIRS[name]: given for name, given in options.items() if name in _THEIRS}
+    stated = {**_USUAL, **options}
+    known = {_THEIRS[n]: _parsed(given) for n, given in stated.items() if n in _THEIRS}
     return {name: given for name, given in known.items() if given is not None}
 
 
@@ -181,7 +182,8 @@ def _read_recipe(options: Options, facts: Facts) -> Facts:
 
 def _of_model(known: Facts) -> Facts:
     """What is to be known of a model that a recipe makes."""
-    return {name: known[name] for name in (LAYERS, *DROPOUT) if name in known}
+    wanted = (LAYERS, f"{MODEL}experts.count", *DROPOUT)
+    return {name: known[name] for name in wanted if name in known}
 
 
 DROPOUT = {
@@ -202,6 +204,63 @@ def _read_dropout(options: Options, facts: Facts) -> Facts:
     return {**dict.fromkeys(off, 0.0), "dropout": not usual or any(f not in off for f in usual)}
 
 
+# --- what a recipe decides ------------------------------------------------------------------------
+
+_USUAL: Options = {
+    "ddp.use_distributed_optimizer": True,
+    "ddp.overlap_grad_reduce": True,
+    "ddp.overlap_param_gather": True,
+    "ddp.grad_reduce_in_fp32": True,
+    "mixed_precision": "bf16_mixed",
+}
+"""What most recipes state, and is taken where a command does not say it."""
+
+_TP, _PP = "model.tensor_model_parallel_size", "model.pipeline_model_parallel_size"
+_EP, _ETP = "model.expert_model_parallel_size", "model.expert_tensor_parallel_size"
+_ALWAYS = (
+    _TP, _PP, "model.context_parallel_size", "model.recompute_granularity", "model.seq_length",
+    "train.micro_batch_size",
+)  # fmt: skip
+_ONLY_WITH = {
+    "model.sequence_parallel": _TP,
+    "model.virtual_pipeline_model_parallel_size": _PP,
+    "train.global_batch_size": "",
+    _EP: "",
+    _ETP: _TP,
+}
+"""Words, and the degrees of which they say nothing where these are 1."""
+
+
+def _said_otherwise(options: Options, facts: Facts) -> Iterator[str]:
+    """The words that need not be there, as others say the same, or there is nothing to say."""
+    if "model.pipeline_model_parallel_layout" in options:
+        yield "model.virtual_pipeline_model_parallel_size"
+    if "batch_size" in facts or "train.rampup_batch_size" in options:
+        yield "train.global_batch_size"
+    if f"{MODEL}experts.count" not in facts:
+        yield from (_EP, _ETP)
+
+
+def _decided(options: Options, facts: Facts) -> Iterator[str]:
+    """The words whose values differ from recipe to recipe, and count."""
+    yield from _ALWAYS
+    others = [name for name, degree in _ONLY_WITH.items() if str(options.get(degree)) != "1"]
+    needless = set(_said_otherwise(options, facts))
+    yield from (name for name in others if name not in needless)
+
+
+def _read_decided(options: Options, facts: Facts) -> Facts:
+    """Raises `UnstatedError` if a recipe decides what counts: its own values are not read."""
+    left = [name for name in _decided(options, facts) if name not in options]
+    if not left:
+        return {}
+    are, them = ("is", "it") if len(left) == 1 else ("are", "them")
+    raise UnstatedError(
+        f"{', '.join(left)} {are} not stated, and the recipe's own values are not read; state "
+        f"{them} by {' '.join(f'--set {name}=VALUE' for name in left)}"
+    )
+
+
 # --- numbers --------------------------------------------------------------------------------------
 
 _MIXED = {
@@ -218,7 +277,7 @@ def _write_precision(facts: Facts) -> Options:
 
 
 def _read_precision(options: Options, facts: Facts) -> Facts:
-    word = options.get("mixed_precision", "bf16_mixed")
+    word = options.get("mixed_precision", _USUAL["mixed_precision"])
     found = next((ours for ours, theirs in _MIXED.items() if theirs == word), None)
     if found is None:
         known = ", ".join(_MIXED.values())
@@ -228,8 +287,15 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
 
 _WIDE = "ddp.grad_reduce_in_fp32"
 
+
+def _read_gradients(options: Options, facts: Facts) -> Facts:
+    wide = truth(_WIDE, options.get(_WIDE, _USUAL[_WIDE]))
+    return {"gradient_precision": "fp32" if wide else "compute"}
+
+
 ROWS: tuple[Row, ...] = (
     row(("zoo",), ("--recipe",), _write_recipe, _read_recipe),
+    row((), (), lambda facts: {}, _read_decided),
     *map(_renamed, STRATEGY_ROWS),
     row(("precision",), ("mixed_precision",), _write_precision, _read_precision),
     row(
@@ -237,7 +303,9 @@ ROWS: tuple[Row, ...] = (
         (_WIDE,),
         lambda facts: {_WIDE: facts["gradient_precision"] != "compute"},
         lambda options, facts: {
-            "gradient_precision": "fp32" if truth(_WIDE, options.get(_WIDE, True)) else "compute"
+            "gradient_precision": "fp32"
+            if truth(_WIDE, options.get(_WIDE, _USUAL[_WIDE]))
+            else "compute"
         },
     ),
     row(
@@ -268,7 +336,10 @@ def _word(given: Any) -> str:
     return str(given)
 
 
-def _parsed(word: str) -> Any:
+def _parsed(word: Any) -> Any:
+    """The value that a word of a command line says."""
+    if not isinstance(word, str):
+        return word
     if word in ("null", "None"):
         return None
     if word in ("true", "false", "True", "False"):
@@ -316,6 +387,9 @@ def _missing(facts: Facts) -> Iterator[Note]:
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    for name, usual in _USUAL.items():
+        if name not in options:
+            yield Note(name, "not stated: taken as most recipes have it", usual)
     for note in recomputes_more(_of_megatron(options), facts):
         yield replace(note, what=NAMES[note.what])
     for fact, option in DROPOUT.items():
