@@ -199,6 +199,29 @@ def test_megatron_s_own_layers_multiply_as_pytorch_does(changed: Read) -> None:
     assert TARGETS.get("megatron").as_run(facts) == {}
 
 
+TOKENS, PADDING = "--vocab-size 201088", "--make-vocab-size-divisible-by 1"
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "vocabulary", "multiple"),
+    [
+        (TOKENS, "--padded-vocab-size 201216", 201216, 1),
+        (PADDING, "--padded-vocab-size 201216", 201216, 1),
+        (PADDING, "--disable-pad-vocab-size", 201088, 1),
+        (PADDING, "--make-vocab-size-divisible-by 64", 201088, 64),
+        (PADDING, "--bf16", 201088, 128),
+    ],
+)
+def test_the_rows_that_a_model_has_for_tokens_are_read(
+    changed: Read, before: str, said: str, vocabulary: int, multiple: int
+) -> None:
+    """What is padded already is not padded again, and no note says that a size is assumed."""
+    reading = changed(MEGATRON, "launch.sh", before, f"{said} --tokenizer-type NullTokenizer")
+    assert reading.facts["model.vocabulary"] == vocabulary
+    assert reading.facts["vocabulary_multiple"] == multiple
+    assert "--tokenizer-type" not in {note.what for note in reading.not_modelled}
+
+
 @pytest.mark.parametrize("value", ["${TP#tp}", "${TP:0:1}", "${#GPUS[@]}", "$(nproc)"])
 def test_a_value_that_is_not_worked_out_is_asked_for_by_its_option(
     changed: Read, value: str

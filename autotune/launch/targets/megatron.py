@@ -47,6 +47,7 @@ from autotune.launch.targets.megatron_model import (
     DISPATCHERS,
     EXCHANGING,
     MODEL_ROWS,
+    PADDED_VOCABULARY,
     unstated,
 )
 from distir.factoring import EXPERT_ORDERS
@@ -442,6 +443,15 @@ def _read_optimizer(options: Options, facts: Facts) -> Facts:
     return {"optimizer": "adam"}
 
 
+_MULTIPLE = value("vocabulary_multiple", "--make-vocab-size-divisible-by", 128)
+_UNPADDED = "--disable-pad-vocab-size"
+
+
+def _read_padding(options: Options, facts: Facts) -> Facts:
+    exact = PADDED_VOCABULARY in options or truth(_UNPADDED, options.get(_UNPADDED, False))
+    return {"vocabulary_multiple": 1} if exact else _MULTIPLE.read(options, facts)
+
+
 LAYERS = MODEL + "layers"
 
 PROGRAM = "pretrain_gpt.py"
@@ -534,7 +544,12 @@ _STAGE_ROWS: tuple[Row, ...] = (
         lambda options, facts: {"mode": "training"},
         PROGRAM,
     ),
-    value("vocabulary_multiple", "--make-vocab-size-divisible-by", 128),
+    row(
+        ("vocabulary_multiple",),
+        (_MULTIPLE.options[0], _UNPADDED),
+        _MULTIPLE.write,
+        _read_padding,
+    ),
 )
 
 STRATEGY_ROWS = (*_DEGREE_ROWS, *_STAGE_ROWS)
@@ -567,7 +582,8 @@ def _missing(facts: Facts) -> Iterator[Note]:
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     vocabulary: int | None = facts.get(f"{MODEL}vocabulary")
     given = "model_given" in facts
-    if vocabulary is not None and "--vocab-size" not in options and not given:
+    stated = any(name in options for name in ("--vocab-size", PADDED_VOCABULARY))
+    if vocabulary is not None and not stated and not given:
         reason = f"its {vocabulary:,} tokens are assumed; state others by --set vocab-size=N"
         yield Note("--tokenizer-type", reason, options.get("--tokenizer-type", "GPT2BPETokenizer"))
     overlaps = truth("--overlap-grad-reduce", options.get("--overlap-grad-reduce", False))

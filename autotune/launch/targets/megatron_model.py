@@ -324,9 +324,14 @@ TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 """Tokens of the tokenizers whose number is the same for everybody."""
 
 
+PADDED_VOCABULARY = "--padded-vocab-size"
+"""The rows that the model has, whatever its tokenizer has and however these would be padded."""
+
+
 def _read_vocabulary(options: Options, facts: Facts) -> Facts:
-    if "--vocab-size" in options:
-        return {_m("vocabulary"): typed(int, "--vocab-size", options["--vocab-size"])}
+    for name in (PADDED_VOCABULARY, "--vocab-size"):
+        if name in options:
+            return {_m("vocabulary"): typed(int, name, options[name], 1)}
     kind = options.get("--tokenizer-type", "GPT2BPETokenizer" if "--merge-file" in options else "")
     if kind in TOKENIZERS:
         return {_m("vocabulary"): TOKENIZERS[kind]}
@@ -410,7 +415,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     value(_m("attention_dropout"), "--attention-dropout", 0.1, kind=float, always=True),
     row(
         (_m("vocabulary"),),
-        ("--vocab-size", "--tokenizer-type", "--merge-file", "--vocab-file"),
+        ("--vocab-size", PADDED_VOCABULARY, "--tokenizer-type", "--merge-file", "--vocab-file"),
         lambda facts: {"--vocab-size": facts[_m("vocabulary")]},
         _read_vocabulary,
     ),
