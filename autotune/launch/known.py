@@ -11,6 +11,9 @@ A TOML file beside a target lists them as the framework itself knows them:
     [scheduler]
     neutral = "*"                             # whatever the section has
 
+    [removed]                                 # at which the framework stops, and what to state
+    "cpu_offload" = "zero_optimization.offload_optimizer.device cpu"
+
     [reasons]                                 # why some are not simulated, by their whole names
     "zero_optimization.offload_param.*" = "how copies are buffered is not simulated"
 """
@@ -39,6 +42,8 @@ class KnownOptions:
     neutral: frozenset[str]
     bearing: frozenset[str]
     reasons: Mapping[str, str]
+    removed: Mapping[str, str]
+    """Options at which the framework stops, as it has them no more, and what to state instead."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -70,12 +75,13 @@ def known_options(target: str) -> KnownOptions:
     file = Path(__file__).parent / "targets" / f"{target}_options.toml"
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     reasons: dict[str, str] = content.pop("reasons", {})
+    removed: dict[str, str] = content.pop("removed", {})
     listed = list(_listed(content, ""))
     neutral, bearing = (
         frozenset(name for kind, name in listed if kind == wanted)
         for wanted in ("neutral", "bearing")
     )
-    return KnownOptions(neutral, bearing, reasons)
+    return KnownOptions(neutral, bearing, reasons, removed)
 
 
 def _listed(table: Mapping[str, Any], section: str) -> Iterator[tuple[str, str]]:

@@ -205,7 +205,39 @@ def _not_modelled(
     source: Source, target: Target, options: Options, ignored: Collection[str]
 ) -> Iterable[Note]:
     """Notes on options that bear on time and are not simulated, and on those that are `ignored`.
-    Raises `LaunchError` for any other option that is not known."""
+    Raises `LaunchError` for others that are not known, or that the framework has no more."""
+    _check_ignored(source, target, options, ignored)
+    others = {n: g for n, g in options.items() if n in ignored or not _is_read(target, n, g)}
+    unknown: list[str] = []
+    for name, given in others.items():
+        reason = "ignored, as asked" if name in ignored else target.not_modelled(name)
+        if name in target.removed and name not in ignored:
+            raise LaunchError(
+                f"{source.path}: {target.label} stops at {name}, which was removed; state "
+                f"{target.removed[name]} in place of it, or by --set beside --ignore={name}"
+            )
+        if reason is None:
+            unknown.append(name)
+        elif given not in (False, None, "false", "False"):
+            yield Note(name, reason, given)
+    if unknown:
+        raise LaunchError(f"{source.path}: {_unknown(target, unknown)}")
+
+
+def _is_read(target: Target, name: str, given: Any) -> bool:
+    """Whether an option is read, or says nothing of time and memory."""
+    return (
+        name in target.table.options
+        or name in LAUNCHER
+        or target.is_neutral(name)
+        or target.is_empty_section(name, given)
+    )
+
+
+def _check_ignored(
+    source: Source, target: Target, options: Options, ignored: Collection[str]
+) -> None:
+    """Raises `LaunchError` for a name that is to be ignored and is not there, or is understood."""
     known = {name for name in options if name in target.table.options or target.is_neutral(name)}
     for name in ignored:
         if name not in options or name in known:
@@ -213,21 +245,26 @@ def _not_modelled(
             raise LaunchError(
                 f"--ignore {name}: it {fault}; expected an option that is not understood"
             )
-    for name, given in options.items():
-        if name in target.table.options or name in LAUNCHER or target.is_neutral(name):
-            continue
-        if target.is_empty_section(name, given):
-            continue
-        reason = target.not_modelled(name)
-        if name in ignored:
-            reason = "ignored, as asked"
-        if reason is None:
-            raise LaunchError(
-                f"{source.path}: {name} is not an option of {target.label} that is understood here"
-                f"{target.near(name)}; if it does not bear on time, state --ignore={name}"
-            )
-        if given not in (False, None, "false", "False"):
-            yield Note(name, reason, given)
+
+
+MOST_UNKNOWN = 20
+"""Options that are not understood and that a message names."""
+
+
+def _unknown(target: Target, names: Sequence[str]) -> str:
+    """That some options are not understood, with what is near to them and how to leave them out."""
+    told = names[:MOST_UNKNOWN]
+    alone = len(names) == 1
+    are, that = ("is not an option", "is") if alone else ("are no options", "are")
+    more = f" and {len(names) - len(told)} more" if len(names) > len(told) else ""
+    near = [(name, target.near(name)) for name in told]
+    meant = [there if alone else f"{there} for {name}" for name, there in near if there]
+    hint = f"; did you mean {', '.join(meant)}?" if meant else ""
+    ignored = " ".join(f"--ignore={name}" for name in told)
+    return (
+        f"{', '.join(told)}{more} {are} of {target.label} that {that} understood here{hint}; if "
+        f"{'it does' if alone else 'they do'} not bear on time, state {ignored}"
+    )
 
 
 def _facts(target: Target, options: Options, known: Facts) -> dict[str, Any]:

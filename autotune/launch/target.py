@@ -110,6 +110,8 @@ class Target:
     """Whether an option bears neither on time nor on memory."""
     not_modelled: Callable[[str], str | None] = lambda option: None
     """Why an option that bears on time or memory is not simulated; None for an unknown one."""
+    removed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Options at which the framework stops, as it has them no more, and what to state instead."""
     known: Collection[str] = ()
     """Names of options that no row mentions and that are known, of which near ones are named where
     a file has another; `section.*` stands for whatever a section has."""
@@ -135,10 +137,10 @@ class Target:
         return (*self.limits, *others)
 
     def near(self, option: str) -> str:
-        """`; did you mean bf16.enabled?`, or nothing if no known option is near."""
+        """A known option that is near to one; nothing if there is none."""
         names = [*self.table.options, *(name for name in self.known if name[-1] != "*")]
         found = get_close_matches(option[:MOST_NAME_CHARACTERS], names, n=1, cutoff=0.8)
-        return f"; did you mean {found[0]}?" if found else ""
+        return found[0] if found else ""
 
     def is_empty_section(self, option: str, given: Any) -> bool:
         """Whether this is a section of known options with nothing in it."""

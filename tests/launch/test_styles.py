@@ -424,6 +424,47 @@ def test_a_misspelt_key_of_a_section_is_told(
     assert meant is None or f"did you mean {meant}?" in str(raised.value)
 
 
+def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
+    """With what is near to each, and words that leave all of it out."""
+    more = ("--greet-the-operator", "--tensor-model-paralel-size", "--wave-to-the-crowd")
+    files = {"launch.sh": f"{GPT} {' '.join(more)}"}
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, files, Stated())
+    line = str(raised.value)
+    assert f"{', '.join(more)} are no options of megatron" in line
+    assert "did you mean --tensor-model-parallel-size for --tensor-model-paralel-size?" in line
+    ignored = tuple(re.findall("--ignore=([a-z-]+)", line))
+    assert {
+        note.what for note in read_in(tmp_path, files, Stated(ignored=ignored)).not_modelled
+    } >= {*more}
+
+
+def test_of_very_much_that_is_not_understood_some_is_told(tmp_path: Path) -> None:
+    more = " ".join(f"--greeting-{number}" for number in range(100))
+    with pytest.raises(LaunchError, match=r"--greeting-19 and 80 more are no options"):
+        read_in(tmp_path, {"launch.sh": f"{GPT} {more}"}, Stated())
+
+
+@pytest.mark.parametrize(
+    ("removed", "name", "value"),
+    [
+        ("--model-parallel-size 8", "tensor-model-parallel-size", "8"),
+        ("--checkpoint-activations", "recompute-granularity", "selective"),
+        ("--batch-size 4", "micro-batch-size", "4"),
+    ],
+)
+def test_what_a_framework_has_no_more_is_refused_with_what_to_state(
+    removed: str, name: str, value: str, tmp_path: Path
+) -> None:
+    """It stops at it; with the option that is there now, it would not be known that it counts."""
+    files = {"launch.sh": f"{GPT} {removed}"}
+    option = removed.split(maxsplit=1)[0]
+    with pytest.raises(LaunchError, match=f"stops at {option}.*--{name}.*--ignore={option}"):
+        read_in(tmp_path, files, Stated())
+    reading = read_in(tmp_path, files, Stated(settings={name: value}, ignored=(option,)))
+    assert str(reading.options[f"--{name}"]) == value
+
+
 def test_a_misspelt_word_of_a_recipe_is_told(tmp_path: Path) -> None:
     script = f"{BRIDGE} model.tensor_model_paralel_size=2"
     with pytest.raises(LaunchError, match=r"did you mean model\.tensor_model_parallel_size\?"):

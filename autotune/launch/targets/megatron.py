@@ -669,6 +669,7 @@ MEGATRON = add_target(
         assumed=_assumed,
         is_neutral=KNOWN.is_neutral,
         not_modelled=KNOWN.not_modelled,
+        removed=KNOWN.removed,
         known=KNOWN.names,
         dry_run="add --fake-process-group --mock-data and start one process: one GPU takes the "
         "part of rank 0, and nothing is sent",
