@@ -225,20 +225,21 @@ def _not_modelled(
 
 
 def _is_read(target: Target, name: str, given: Any) -> bool:
-    """Whether an option is read, or says nothing of time and memory."""
-    return (
-        name in target.table.options
-        or name in LAUNCHER
-        or target.is_neutral(name)
-        or target.is_empty_section(name, given)
-    )
+    """Whether nothing is to be told of an option."""
+    return name in LAUNCHER or _is_understood(target, name) or target.is_empty_section(name, given)
+
+
+def _is_understood(target: Target, name: str) -> bool:
+    """Whether an option is read, or bears neither on time nor on memory."""
+    neutral = target.is_neutral(name) and name not in target.removed
+    return neutral or name in target.table.options
 
 
 def _check_ignored(
     source: Source, target: Target, options: Options, ignored: Collection[str]
 ) -> None:
     """Raises `LaunchError` for a name that is to be ignored and is not there, or is understood."""
-    known = {name for name in options if name in target.table.options or target.is_neutral(name)}
+    known = {name for name in options if _is_understood(target, name)}
     for name in ignored:
         if name not in options or name in known:
             fault = "is understood" if name in known else f"is not in {source.path}"

@@ -446,23 +446,24 @@ def test_of_very_much_that_is_not_understood_some_is_told(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("removed", "name", "value"),
+    ("script", "removed", "name", "value"),
     [
-        ("--model-parallel-size 8", "tensor-model-parallel-size", "8"),
-        ("--checkpoint-activations", "recompute-granularity", "selective"),
-        ("--batch-size 4", "micro-batch-size", "4"),
+        (GPT, "--model-parallel-size 8", "tensor-model-parallel-size", "8"),
+        (GPT, "--checkpoint-activations", "recompute-granularity", "selective"),
+        (GPT, "--batch-size 4", "micro-batch-size", "4"),
+        (TITAN.replace('"$@"', ""), "--job.config_file llama3_8b.toml", "config", "llama3_8b"),
     ],
 )
 def test_what_a_framework_has_no_more_is_refused_with_what_to_state(
-    removed: str, name: str, value: str, tmp_path: Path
+    script: str, removed: str, name: str, value: str, tmp_path: Path
 ) -> None:
-    """It stops at it; with the option that is there now, it would not be known that it counts."""
-    files = {"launch.sh": f"{GPT} {removed}"}
+    """It stops at it; a note beside the option's default would be about another run."""
+    files = {"launch.sh": f"{script.rstrip()} {removed}"}
     option = removed.split(maxsplit=1)[0]
     with pytest.raises(LaunchError, match=f"stops at {option}.*--{name}.*--ignore={option}"):
         read_in(tmp_path, files, Stated())
     reading = read_in(tmp_path, files, Stated(settings={name: value}, ignored=(option,)))
-    assert str(reading.options[f"--{name}"]) == value
+    assert reading.options[f"--{name}"] == value
 
 
 def test_a_misspelt_word_of_a_recipe_is_told(tmp_path: Path) -> None:

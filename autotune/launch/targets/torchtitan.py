@@ -417,6 +417,11 @@ _REASONS = {
 }
 
 
+_REMOVED = {
+    "--job.config_file": "--module and --config, and as options what the file says",
+}
+
+
 TORCHTITAN = add_target(
     Target(
         name="torchtitan",
@@ -436,6 +441,7 @@ TORCHTITAN = add_target(
         missing=_missing,
         is_neutral=lambda option: option.startswith(_NEUTRAL),
         not_modelled=_REASONS.get,
+        removed=_REMOVED,
         usual={"gradient_precision": "fp32"},
         searches={
             "recompute": ("none", "alternate", "full"),
