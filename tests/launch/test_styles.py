@@ -424,6 +424,54 @@ def test_a_misspelt_key_of_a_section_is_told(
     assert meant is None or f"did you mean {meant}?" in str(raised.value)
 
 
+SCRIPTS = {
+    "deepspeed": {"launch.sh": TRAINER.replace(" > log.txt 2>&1\n", ""), "ds_config.json": AUTO},
+    "accelerate": {"launch.sh": ACCELERATED.rstrip(), "accelerate.yaml": FSDP},
+    "accelerate with DeepSpeed": {
+        "launch.sh": ACCELERATED.rstrip(),
+        "accelerate.yaml": DEEPSPEED_BY_ACCELERATE,
+    },
+}
+
+
+def told_of(script: str, more: str, folder: Path) -> set[str]:
+    """The options of a script that are told, beside those that are told without them."""
+    files = SCRIPTS[script]
+    stated = Stated(model="llama3-8b")
+    without = {note.what for note in read_in(folder, files, stated).not_modelled}
+    changed = {**files, "launch.sh": f"{files['launch.sh']} {more}"}
+    return {note.what for note in read_in(folder, changed, stated).not_modelled} - without
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("--lora_enable True --lora_r 128 --lora_alpha 256", {"--lora_enable"}),
+        ("--use_peft --load_in_4bit", {"--use_peft", "--load_in_4bit"}),
+        ("--finetuning_type lora", {"--finetuning_type"}),
+        ("--tune_mm_mlp_adapter True", {"--tune_mm_mlp_adapter"}),
+        ("--freeze-backbone true --bits 4", {"--freeze-backbone", "--bits"}),
+        ("--torch_compile True --use_liger_kernel", {"--torch_compile", "--use_liger_kernel"}),
+        ("--lora_enable False --lora_r 128 --bits 16 --freeze_backbone False", set()),
+        ("--optim adamw_torch_fused --torch_compile no --output_dir ./lora", set()),
+        ("--learning_rate 2e-5 --save_strategy steps --adam_beta1 0.9", set()),
+    ],
+)
+def test_options_of_a_script_that_bear_on_memory_are_told(
+    script: str, more: str, told: set[str], tmp_path: Path
+) -> None:
+    assert told_of(script, more, tmp_path) == told
+
+
+def test_an_optimizer_of_a_script_is_told_where_no_file_has_another(tmp_path: Path) -> None:
+    """DeepSpeed makes the optimizer that its file states, whatever the Trainer is told."""
+    for optimizer in ("paged_adamw_8bit", "adafactor"):
+        more = f"--optim {optimizer}"
+        assert told_of("accelerate", more, tmp_path) == {"--optim"}
+        assert told_of("deepspeed", more, tmp_path) == set()
+
+
 def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
     """With what is near to each, and words that leave all of it out."""
     more = ("--greet-the-operator", "--tensor-model-paralel-size", "--wave-to-the-crowd")

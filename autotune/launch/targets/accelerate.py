@@ -32,6 +32,7 @@ from autotune.launch.known import known_options
 from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_yaml, flattened
 from autotune.launch.rows import Options, Row, Table, row, shown, truth, typed, value, words
+from autotune.launch.script_options import not_simulated, reason_of
 from autotune.launch.scripts import header, one_line, script
 from autotune.launch.sources import processes_of
 from autotune.launch.target import Files, Note, Target, add_target
@@ -325,7 +326,8 @@ def _read(source: Source) -> Options | None:
                 return None
             file = flattened(beside.table)
     rest = {name: given for name, given in command.options.items() if name in _SCRIPT}
-    return {**_with_devices({**file, **_stated_by(starter)}), **rest}
+    told = not_simulated(command.options)
+    return {**_with_devices({**file, **_stated_by(starter)}), **rest, **told}
 
 
 def _stated_by(starter: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,7 +369,7 @@ ACCELERATE = add_target(
         ),
         missing=_missing,
         is_neutral=KNOWN.is_neutral,
-        not_modelled=KNOWN.not_modelled,
+        not_modelled=lambda option: KNOWN.not_modelled(option) or reason_of(option),
         known=KNOWN.names,
     ),
     order=5,

@@ -29,6 +29,7 @@ from autotune.launch.known import known_options
 from autotune.launch.limits import Limit, only
 from autotune.launch.nested import as_json, flattened
 from autotune.launch.rows import AUTO, Options, Row, Table, row, shown, truth, typed, value
+from autotune.launch.script_options import OPTIMIZER, not_simulated, reason_of
 from autotune.launch.scripts import header, one_line, script
 from autotune.launch.sources import processes_of
 from autotune.launch.target import Files, Note, Target, add_target
@@ -407,7 +408,9 @@ def _with_script(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, 
             found[name] = False
         elif found.get(name) == AUTO and name == "gradient_accumulation_steps" and said:
             del found[name]
-    return {**found, **{name: said[name] for name in (*LENGTHS, CHECKPOINTING) if name in said}}
+    elsewhere = (OPTIMIZER,) if file.get("optimizer.type", AUTO) != AUTO else ()
+    read = {name: said[name] for name in (*LENGTHS, CHECKPOINTING) if name in said}
+    return {**found, **read, **not_simulated(said, *elsewhere)}
 
 
 _READ_OF_ACCELERATE = ("distributed_type", "mixed_precision", "num_processes", "num_machines")
@@ -486,7 +489,7 @@ DEEPSPEED = add_target(
         missing=_missing,
         assumed=_assumed,
         is_neutral=KNOWN.is_neutral,
-        not_modelled=KNOWN.not_modelled,
+        not_modelled=lambda option: KNOWN.not_modelled(option) or reason_of(option),
         known=KNOWN.names,
     ),
     order=4,
