@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from autotune.launch.errors import LaunchError
 from autotune.launch.facts import MODEL, TEXT, Facts, Launch, model_of
 from autotune.launch.limits import Changes, Limit, only
-from autotune.launch.rows import Options, Row, row, truth, typed, value
+from autotune.launch.rows import AUTO, Options, Row, row, truth, typed, value
 from autotune.launch.target import Note
 from distir.factoring import EXPERT_ORDERS, divisors, expert_factors
 from distir.rules import WorkloadFacts
@@ -299,11 +299,14 @@ def accumulated(micro: str, times: str, whole: str = "") -> Row:
         return {**said, whole: facts["batch_size"]} if whole else said
 
     def read(options: Options, facts: Facts) -> Facts:
-        samples = typed(int, micro, options[micro], 1) if micro in options else None
-        count = typed(int, times, options[times], 1) if times in options else None
         batch = facts.get("batch_size")
-        if batch is None and whole in options:
+        if batch is None and options.get(whole, AUTO) != AUTO:
             batch = typed(int, whole, options[whole], 1)
+        left = [name for name in (micro, times) if options.get(name, AUTO) == AUTO]
+        # Of microbatches and their samples the batch and one say the other.
+        stated = {n: g for n, g in options.items() if n not in left or batch is None or left[1:]}
+        samples = typed(int, micro, stated[micro], 1) if micro in stated else None
+        count = typed(int, times, stated[times], 1) if times in stated else None
         return _batch(samples, count, batch, facts["dp"], micro)
 
     return row(

@@ -218,7 +218,7 @@ def _not_modelled(
             )
         if reason is None:
             unknown.append(name)
-        elif given not in (False, None, "false", "False"):
+        elif given is not None and str(given).lower() not in ("false", "no"):
             yield Note(name, reason, given)
     if unknown:
         raise LaunchError(f"{source.path}: {_unknown(target, unknown)}")

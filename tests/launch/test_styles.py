@@ -550,6 +550,73 @@ def test_accelerate_has_the_script_say_what_its_deepspeed_leaves_open(
     assert read_in(tmp_path, files, Stated(model="llama3-8b")).strategy.microbatches == count
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--zero_stage 2", {"zero": 2, "microbatches": 4}),
+        ("--gradient_accumulation_steps 8", {"zero": 3, "microbatches": 8}),
+        ("--offload-optimizer-device cpu", {"zero": 3, "offload": "optimizer"}),
+        ("--mixed_precision no", {"precision": "fp32"}),
+        ("--use_deepspeed --num-machines 4", {"devices": 32, "zero": 3}),
+    ],
+)
+def test_options_of_accelerate_go_before_its_file(
+    option: str, expected: Mapping[str, Any], tmp_path: Path
+) -> None:
+    start = "accelerate launch --config_file"
+    files = {
+        "launch.sh": ACCELERATED.replace(start, f"accelerate launch {option} --config_file"),
+        "accelerate.yaml": DEEPSPEED_BY_ACCELERATE,
+    }
+    facts = read_in(tmp_path, files, Stated(model="llama3-8b")).facts
+    assert {name: facts[name] for name in expected} == expected
+
+
+def test_deepspeed_is_run_by_accelerate_without_a_file(tmp_path: Path) -> None:
+    options = "--use_deepspeed --num_processes 8 --mixed_precision bf16 --zero_stage 1"
+    script = f"srun --nodes 1 accelerate launch {options} train.py --per_device_train_batch_size 2"
+    facts = read_in(tmp_path, {"launch.sh": script}, Stated(model="llama3-8b")).facts
+    found = {name: facts[name] for name in ("devices", "zero", "precision", "batch_size")}
+    assert found == {"devices": 8, "zero": 1, "precision": "bf16", "batch_size": 16}
+
+
+def test_options_of_accelerate_fill_what_the_file_of_deepspeed_leaves_to_the_program(
+    tmp_path: Path,
+) -> None:
+    """As accelerate puts them in; what the file states stays."""
+    started = "--use_deepspeed --num_processes 8 --deepspeed_config_file ds.json --zero_stage 1"
+    options = f"{started} --gradient_accumulation_steps 4"
+    files = {
+        "launch.sh": f"accelerate launch {options} train.py --per_device_train_batch_size 2",
+        "ds.json": AUTO,
+    }
+    strategy = read_in(tmp_path, files, Stated(model="llama3-8b")).strategy
+    assert (strategy.zero, strategy.microbatches) == (3, 4)
+
+
+@pytest.mark.parametrize("file", [FSDP, DEEPSPEED_BY_ACCELERATE])
+@pytest.mark.parametrize(("backend", "told"), [("inductor", 1), ("no", 0), ("NO", 0)])
+def test_compilation_by_accelerate_is_told(
+    file: str, backend: str, told: int, tmp_path: Path
+) -> None:
+    for where in ("command", "file"):
+        said = f"--dynamo_backend {backend} " if where == "command" else ""
+        more = f"dynamo_config: {{dynamo_backend: {backend}}}\n" if where == "file" else ""
+        files = {
+            "launch.sh": ACCELERATED.replace("launch --config", f"launch {said}--config"),
+            "accelerate.yaml": file + more,
+        }
+        notes = read_in(tmp_path, files, Stated(model="llama3-8b")).not_modelled
+        assert [note.what for note in notes].count("dynamo_config.dynamo_backend") == told
+
+
+def test_the_batch_says_what_a_file_leaves_to_the_program(tmp_path: Path) -> None:
+    files = {"accelerate.yaml": DEEPSPEED_BY_ACCELERATE}
+    stated = Stated(model="llama3-8b", batch_size=64, sequence_length=2048)
+    facts = read_in(tmp_path, files, stated).facts
+    assert (facts["micro_batch"], facts["microbatches"]) == (2, 4)
+
+
 TP = "--tensor-model-parallel-size"
 
 

@@ -327,22 +327,45 @@ def _read(source: Source) -> Options | None:
             file = flattened(beside.table)
     rest = {name: given for name, given in command.options.items() if name in _SCRIPT}
     told = not_simulated(command.options)
-    return {**_with_devices({**file, **_stated_by(starter)}), **rest, **told}
+    stated = {n: g for n, g in stated_by(starter).items() if not n.startswith("deepspeed_config.")}
+    return {**_with_devices({**file, **stated}), **rest, **told}
 
 
-def _stated_by(starter: Mapping[str, Any]) -> dict[str, Any]:
-    """What options of `accelerate launch` say, by the names of the file, which they go before."""
+_OF_DEEPSPEED = (
+    "zero_stage", "offload_optimizer_device", "offload_param_device", "offload_optimizer_nvme_path",
+    "offload_param_nvme_path", "gradient_accumulation_steps", "gradient_clipping",
+    "zero3_init_flag", "zero3_save_16bit_model", "deepspeed_config_file",
+    "deepspeed_moe_layer_cls_names",
+)  # fmt: skip
+"""Options of `accelerate launch` that are keys of the file's section about DeepSpeed."""
+
+_SECTIONS = {
+    "fsdp_": "fsdp_config", "parallelism_config_": "parallelism_config", "dynamo_": "dynamo_config",
+    "fp8_": "fp8_config", "megatron_lm_": "megatron_lm_config",
+}  # fmt: skip
+"""By how such options begin the section of the file that has them."""
+
+_KINDS = {
+    "use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU", "use_deepspeed": "DEEPSPEED",
+    "use_megatron_lm": "MEGATRON_LM",
+}  # fmt: skip
+
+
+def stated_by(starter: Mapping[str, Any]) -> dict[str, Any]:
+    """What options of `accelerate launch` say, by the names of the file, which they go before.
+    Others are those of what starts accelerate."""
     found: dict[str, Any] = {}
     for name, given in starter.items():
         key = name.removeprefix("--").replace("-", "_")
+        section = next((its for start, its in _SECTIONS.items() if key.startswith(start)), None)
         if key in ("num_processes", "num_machines", "mixed_precision"):
             found[key] = given
-        elif key in ("use_fsdp", "multi_gpu"):
-            found["distributed_type"] = {"use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}[key]
-        elif key.startswith("fsdp_"):
-            found[f"fsdp_config.{key}"] = given
-        elif key.startswith("parallelism_config_"):
-            found[f"parallelism_config.{key}"] = given
+        elif key in _KINDS:
+            found["distributed_type"] = _KINDS[key]
+        elif key in _OF_DEEPSPEED:
+            found[f"deepspeed_config.{key}"] = given
+        elif section is not None:
+            found[f"{section}.{key}"] = given
     return found
 
 

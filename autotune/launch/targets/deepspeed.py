@@ -33,6 +33,7 @@ from autotune.launch.script_options import OPTIMIZER, not_simulated, reason_of
 from autotune.launch.scripts import header, one_line, script
 from autotune.launch.sources import processes_of
 from autotune.launch.target import Files, Note, Target, add_target
+from autotune.launch.targets.accelerate import stated_by
 from distir.strategy import PLACEMENT
 
 if TYPE_CHECKING:
@@ -348,7 +349,7 @@ def _write(launch: Launch, options: Options) -> Files:
 
 
 SIGNS = frozenset(("--deepspeed_config", "--deepspeed"))
-STARTED_BY = frozenset(("--config_file", "--config-file"))
+STARTED_BY = frozenset(("--config_file", "--config-file", "--use_deepspeed", "--use-deepspeed"))
 """Options of accelerate, which may have DeepSpeed run."""
 _KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size")
 
@@ -356,18 +357,21 @@ _KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_siz
 def _read(source: Source) -> Options | None:
     if source.table is not None:
         if source.table.get("distributed_type") == "DEEPSPEED":
-            return _of_accelerate(source, source, {})
+            return _of_accelerate(source, source, {}, {})
         return flattened(source.table) if any(key in source.table for key in _KEYS) else None
     command = source.command(SIGNS | STARTED_BY)
     if command is None:
         return None
-    said, starter = command.options, command.launcher
-    named = next((starter[name] for name in STARTED_BY if name in starter), None)
-    config = None if named is None else source.beside(named)
-    if config is not None and config.table is not None:
-        if config.table.get("distributed_type") != "DEEPSPEED":
-            return None
-        return _of_accelerate(source, config, {**starter, **said})
+    said, starter = command.options, stated_by(command.launcher)
+    named = (command.launcher.get(name) for name in ("--config_file", "--config-file"))
+    name = next((each for each in named if each is not None), None)
+    config = None if name is None else source.beside(name)
+    file = (config.table if config is not None else None) or {}
+    kind = starter.get("distributed_type", file.get("distributed_type"))
+    if kind == "DEEPSPEED":
+        return _of_accelerate(source, config or source, starter, said)
+    if file:
+        return None
     if not any(name in said for name in SIGNS):
         return None
     named = (said.get(option) for option in ("--deepspeed_config", "--deepspeed"))
@@ -393,6 +397,7 @@ _TRAINER = {
     "fp16.enabled": "--fp16",
 }
 """What `auto` stands for: the options of transformers' Trainer, which puts them in."""
+_ENABLED = tuple(name for name in _TRAINER if name.endswith(".enabled"))
 
 
 def _with_script(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -420,59 +425,78 @@ _READ_OF_SECTION = (
 )  # fmt: skip
 
 
-def _unknown_of_accelerate(table: Mapping[str, Any], section: Mapping[str, Any]) -> Options:
-    """What a file of accelerate has beside what is read of it, and accelerate does not know; of its
+_OF_ACCELERATE = known_options("accelerate")
+
+
+def _others_of_accelerate(table: Mapping[str, Any], section: Mapping[str, Any]) -> Options:
+    """What a file of accelerate has beside what is read of it and what does not matter; of its
     section about DeepSpeed everything else."""
-    known = known_options("accelerate")
-    others = {name: given for name, given in table.items() if name not in _READ_OF_ACCELERATE}
-    unknown = {
+    rest = {name: given for name, given in table.items() if name not in _READ_OF_ACCELERATE}
+    others = {
         name: given
-        for name, given in flattened(others).items()
-        if given and not known.is_neutral(name) and known.not_modelled(name) is None
+        for name, given in flattened(rest).items()
+        if given and not _OF_ACCELERATE.is_neutral(name)
     }
     more = {name: given for name, given in section.items() if name not in _READ_OF_SECTION}
-    return {**unknown, **flattened({"deepspeed_config": more} if more else {})}
+    return {**others, **flattened({_SECTION: more} if more else {})}
 
 
-def _of_accelerate(source: Source, config: Source, said: Mapping[str, Any]) -> Options:
-    """The options in a file of accelerate that has DeepSpeed run: in a file that it names, or in
-    words of its own."""
-    table = config.table or {}
-    listed: object = table.get("deepspeed_config")
-    section = cast("dict[str, Any]", listed) if isinstance(listed, dict) else {}
-    named: object = section.get("deepspeed_config_file")
+_SECTION = "deepspeed_config"
+_BY_SECTION = {
+    "zero_optimization.stage": "zero_stage",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "zero_optimization.offload_optimizer.device": "offload_optimizer_device",
+    "zero_optimization.offload_param.device": "offload_param_device",
+}
+"""What accelerate puts into DeepSpeed's file, or in place of `auto` there, by its own names."""
+
+
+def _of_accelerate(
+    source: Source, config: Source, starter: Mapping[str, Any], said: Mapping[str, Any]
+) -> Options:
+    """The options in a file of accelerate that has DeepSpeed run, in a file that it names or in
+    words of its own; before it goes what the options of `accelerate launch` say."""
+    start = f"{_SECTION}."
+    stated = {n.removeprefix(start): g for n, g in starter.items() if n.startswith(start)}
+    table = {**(config.table or {}), **{n: starter[n] for n in starter if not n.startswith(start)}}
+    listed: object = table.pop(_SECTION, None)
+    section = {**(cast("dict[str, Any]", listed) if isinstance(listed, dict) else {}), **stated}
     precision = str(said.get("--mixed_precision", table.get("mixed_precision", "no")))
-    file: dict[str, Any]
-    if named is not None:
-        beside = source.beside(named)
-        if beside is None or beside.table is None:
-            raise LaunchError(f"{config.path}: {shown(named)} is not beside it")
-        file = flattened(beside.table)
-    else:
-        file = {
-            "zero_optimization.stage": section.get("zero_stage", 2),
-            # accelerate's own default, which the Trainer puts the script's option in place of.
-            "gradient_accumulation_steps": section.get("gradient_accumulation_steps", AUTO),
-            **{f"{name}.enabled": True for name in ("bf16", "fp16") if name == precision},
-        }
-        for part in ("optimizer", "param"):
-            device = section.get(f"offload_{part}_device", "none")
-            if device != "none":
-                file[f"zero_optimization.offload_{part}.device"] = device
-        micro = said.get(_TRAINER["train_micro_batch_size_per_gpu"])
-        if micro is not None:
-            file["train_micro_batch_size_per_gpu"] = micro
-    file |= _unknown_of_accelerate(table, section)
-    file |= {n: n == f"{precision}.enabled" for n in _TRAINER if file.get(n) == AUTO and "." in n}
+    file = _file_of_accelerate(source, config, section)
+    file |= _others_of_accelerate(table, section)
+    file |= {n: n == f"{precision}.enabled" for n in _ENABLED if file.get(n) == AUTO}
     found = _with_script(file, said)
-    count, machines = (
-        said.get(f"--num-{name}", said.get(f"--num_{name}", table.get(f"num_{name}")))
-        for name in ("processes", "machines")
-    )
+    count, machines = (table.get(f"num_{name}") for name in ("processes", "machines"))
     return found if count is None else {**found, **processes_of(count, machines)}
 
 
+def _file_of_accelerate(
+    source: Source, config: Source, section: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The file that DeepSpeed gets: one that accelerate is told, or one that it makes."""
+    said = {name: section[ours] for name, ours in _BY_SECTION.items() if ours in section}
+    named: object = section.get("deepspeed_config_file")
+    if named is None:
+        left = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        usual = {"zero_optimization.stage": 2, **dict.fromkeys((*left, *_ENABLED), AUTO)}
+        return {**usual, **said}
+    beside = source.beside(named)
+    if beside is None or beside.table is None:
+        raise LaunchError(f"{config.path}: {shown(named)} is not beside it")
+    file = flattened(beside.table)
+    return {name: said.get(name, AUTO) if given == AUTO else given for name, given in file.items()}
+
+
 KNOWN = known_options("deepspeed")
+
+
+def _not_modelled(option: str) -> str | None:
+    """Why an option is not simulated: one of DeepSpeed, of a script, or of accelerate."""
+    found = KNOWN.not_modelled(option) or reason_of(option)
+    if found is not None or option.startswith(f"{_SECTION}."):
+        return found
+    return _OF_ACCELERATE.not_modelled(option)
+
 
 DEEPSPEED = add_target(
     Target(
@@ -489,7 +513,7 @@ DEEPSPEED = add_target(
         missing=_missing,
         assumed=_assumed,
         is_neutral=KNOWN.is_neutral,
-        not_modelled=lambda option: KNOWN.not_modelled(option) or reason_of(option),
+        not_modelled=_not_modelled,
         known=KNOWN.names,
     ),
     order=4,
