@@ -91,9 +91,11 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
     source = read_source(Path(path), dict(stated.settings))
     target, options = recognised(source, stated.target)
     options = {target.aliases.get(name, name): given for name, given in options.items()}
-    options = {**options, **_settings(source, target, stated.settings)}
+    settings = _settings(source, target, stated.settings)
+    replaced = tuple(_replaced(options, settings))
+    options = {**options, **settings}
     _check_set(source, target, options)
-    noted = tuple(_not_modelled(source, target, options, stated.ignored))
+    noted = (*replaced, *_not_modelled(source, target, options, stated.ignored))
     known = _known(source, options, stated)
     facts = _facts(target, options, known)
     strategy = strategy_of(facts)
@@ -171,6 +173,14 @@ def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> di
                 "option that is understood here"
             )
     return found
+
+
+def _replaced(options: Options, settings: Options) -> Iterable[Note]:
+    """Notes on what commands would print where a user states a value: there may be more to it."""
+    for name in settings:
+        given = options.get(name)
+        if isinstance(given, str) and given.startswith("$("):
+            yield Note(name, "the value that is stated stands for all that it prints", given)
 
 
 def _known(source: Source, options: Options, stated: Stated) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from autotune.launch.errors import LaunchError
-from autotune.launch.rows import shown, spelled, unset
+from autotune.launch.rows import shown, spelled
 from autotune.launch.shell import Script, read_script
 from distir.files import is_file, is_folder, parsed, read_text
 from distir.yaml_text import parse_yaml
@@ -329,12 +329,9 @@ def _command(
     after = [word for word in after if not alone(word)]
     options = {name: given for name, given in launcher.items() if name in LAUNCHER}
     options |= _options(after, words)
-    open_words = [word for word in before if script.is_open(word) or _is_variable(word)]
+    open_words = [word for word in before[1:] if script.is_open(word) or _is_variable(word)]
     if any(not before[at - 1].startswith("-") for at in map(before.index, open_words)):
         options["--nnodes"] = open_words[0]  # it may say how many there are
-    for word in words:
-        if _is_variable(word):
-            raise unset(f"{source.path}: the command", word)
     for word in after:
         if script.is_open(word):
             name = word.strip("${}@[]*")
@@ -344,7 +341,24 @@ def _command(
                 f"{source.path}: {word} depends on what runs; state {what}its words by --set "
                 f"{name}='…'"
             )
+    for word in (*words, *_further_values(source, after)):
+        if _is_variable(word):
+            raise LaunchError(f"{source.path}: {_left_open(word)}")
     return Command(tuple(words), options, launcher)
+
+
+def _further_values(source: Source, listed: Sequence[str]) -> Iterator[str]:
+    """The values of options behind the first ones, where options bear on time or memory."""
+    for name, given in _options(listed, []):
+        if isinstance(given, list) and not source.is_neutral(name):
+            yield from cast("list[str]", given)[1:]
+
+
+def _left_open(word: str) -> str:
+    """That a word stands for what nobody knows: a value, several, or options."""
+    name = word.strip("${}").partition("[")[0]
+    how = f"state them by --set {name}='…'" if name.isidentifier() else "put them in its place"
+    return f"{shown(word)} may stand for several words, options too; {how}"
 
 
 def program_of(words: Sequence[str]) -> str:
@@ -391,7 +405,10 @@ def _ended(name: str, values: list[str], words: list[str]) -> tuple[str, Any]:
 
 
 def _is_variable(word: str) -> bool:
-    return word.startswith("$") and word not in ("$@", "${@}", "$*") and "/" not in word
+    """Whether a word is a variable or what a command prints, and no path that begins with one."""
+    printed = word.startswith("$(") and word.endswith(")")
+    path = "/" in word and not printed
+    return word.startswith("$") and word not in ("$@", "${@}", "$*") and not path
 
 
 def devices_of(options: Mapping[str, Any]) -> int | None:

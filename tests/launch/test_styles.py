@@ -617,6 +617,41 @@ def test_the_batch_says_what_a_file_leaves_to_the_program(tmp_path: Path) -> Non
     assert (facts["micro_batch"], facts["microbatches"]) == (2, 4)
 
 
+@pytest.mark.parametrize(
+    "word", ["$(cat args.txt)", "$(cat some/args.txt)", "$MORE", "${MORE[@]}", "${@:2}"]
+)
+@pytest.mark.parametrize("before", ["--micro-batch-size 1", "--bf16 True", "--tee 3"])
+def test_words_that_may_be_options_are_no_further_value(
+    before: str, word: str, tmp_path: Path
+) -> None:
+    """A value that were stated for the option before would have them disappear."""
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, {"launch.sh": f"{GPT} {before} {word}"}, Stated())
+    line = str(raised.value)
+    advised = re.findall("--set ([A-Za-z-]+)", line)
+    assert advised == (["MORE"] if "MORE" in word else [])
+    if advised:
+        more = Stated(settings={"MORE": "--tensor-model-parallel-size 2"})
+        files = {"launch.sh": f"{GPT} {before} {word.replace('[@]', '')}"}
+        assert read_in(tmp_path, files, more).strategy.tp == 2
+
+
+def test_of_what_a_command_prints_a_value_is_told_to_be_all(tmp_path: Path) -> None:
+    files = {"launch.sh": f"{GPT} --bf16 $(cat args.txt)"}
+    (note,) = [
+        note
+        for note in read_in(tmp_path, files, Stated(settings={"bf16": "true"})).not_modelled
+        if note.what == "--bf16"
+    ]
+    assert note.value == "$(cat args.txt)"
+
+
+def test_values_of_neutral_options_may_be_anything(tmp_path: Path) -> None:
+    """Weights and paths of data, which a script gets from elsewhere."""
+    files = {"launch.sh": f"{GPT} --data-path 0.5 $ONE 0.5 $(cat two.txt) --bf16"}
+    assert read_in(tmp_path, files, Stated()).facts["precision"] == "bf16"
+
+
 TP = "--tensor-model-parallel-size"
 
 
