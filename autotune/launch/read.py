@@ -95,7 +95,7 @@ def read_launch(path: str | Path, stated: Stated) -> Reading:
     replaced = tuple(_replaced(options, settings))
     options = {**options, **settings}
     _check_set(source, target, options)
-    noted = (*replaced, *_not_modelled(source, target, options, stated.ignored))
+    noted = (*_unread(source), *replaced, *_not_modelled(source, target, options, stated.ignored))
     known = _known(source, options, stated)
     facts = _facts(target, options, known)
     strategy = strategy_of(facts)
@@ -173,6 +173,12 @@ def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> di
                 "option that is understood here"
             )
     return found
+
+
+def _unread(source: Source) -> Iterable[Note]:
+    """Notes on files that a script reads in and that are not there: they may set variables."""
+    for name in source.script.unread if source.is_script else ():
+        yield Note("source", "not beside the script, and what it sets is not read", name)
 
 
 def _replaced(options: Options, settings: Options) -> Iterable[Note]:

@@ -73,6 +73,13 @@ class _Script:
     doubtful: bool = False
     """Whether what is taken in runs only after a command that may fail."""
 
+    beside: Callable[[str], str | None] = lambda name: None
+    """The text of a file that the script reads in; None if it is not there."""
+    read_in: list[str] = field(default_factory=list[str])
+    """The files that are being read in, one in another."""
+    unread: list[str] = field(default_factory=list[str])
+    """The files that it reads in and that are not there."""
+
     outside: list[tuple[dict[str, list[str]], dict[str, str]]] = field(
         default_factory=list[tuple[dict[str, list[str]], dict[str, str]]]
     )
@@ -115,6 +122,8 @@ class Script:
     uncertain: Mapping[str, str]
     """Variables whose values depend on what runs, and the variable that decides it, if it is one.
     """
+    unread: tuple[str, ...] = ()
+    """Files that it reads in (`source`), and that are not there."""
 
     def is_open(self, word: str) -> bool:
         """Whether a word may stand for several: an array, or a variable that depends on what
@@ -125,17 +134,34 @@ class Script:
 
 
 def read_script(
-    text: str, given: Mapping[str, str] | None = None, around: Script | None = None
+    text: str,
+    given: Mapping[str, str] | None = None,
+    around: Script | None = None,
+    beside: Callable[[str], str | None] = lambda name: None,
 ) -> Script:
     """Reads a script. Variables that are `given` keep their values whatever the script says. A text
-    that a script `around` it hands to a shell has the variables of that script. Raises
-    `LaunchError` if a quote or a bracket is not closed."""
-    found = _Script()
+    that a script `around` it hands to a shell has the variables of that script. `beside` gives the
+    text of a file that it reads in, or None. Raises `LaunchError` if a quote or a bracket is not
+    closed."""
+    found = _Script(beside=beside)
     if around is not None:
         found.variables.update({name: list(value) for name, value in around.variables.items()})
         found.uncertain.update(around.uncertain)
     stated = {name: [value] for name, value in (given or {}).items()}
     found.variables.update(stated)
+    _take_text(found, text, stated)
+    return Script(
+        tuple(map(tuple, found.commands)),
+        tuple(map(tuple, found.inner)),
+        {name: tuple(value) for name, value in found.variables.items()},
+        tuple(filter(None, map(_listed, found.variables.values()))),
+        dict(found.uncertain),
+        tuple(dict.fromkeys(found.unread)),
+    )
+
+
+def _take_text(found: _Script, text: str, stated: Mapping[str, list[str]]) -> None:
+    """Takes the commands of a text in."""
     command: list[Word] = []
     begun: list[Word] = []
     for word in [*words(text), END]:
@@ -156,13 +182,28 @@ def read_script(
             found.turn_to_shell(begins=word is OPEN)
         command, begun = [], []
         found.further.clear()
-    return Script(
-        tuple(map(tuple, found.commands)),
-        tuple(map(tuple, found.inner)),
-        {name: tuple(value) for name, value in found.variables.items()},
-        tuple(filter(None, map(_listed, found.variables.values()))),
-        dict(found.uncertain),
-    )
+
+
+SOURCES = ("source", ".")
+"""Commands that read a file in, as if it stood in their place."""
+
+MOST_READ_IN = 5
+"""Files that are read in, one in another."""
+
+
+def _take_file(found: _Script, name: str, stated: Mapping[str, list[str]]) -> None:
+    """Takes the commands of a file in that a script reads in."""
+    deep = name in found.read_in or len(found.read_in) == MOST_READ_IN
+    text = None if deep else found.beside(name)
+    if text is None:
+        found.unread.append(name)
+        return
+    doubtful, depth = found.doubtful, len(found.blocks)
+    found.read_in.append(name)
+    _take_text(found, text, stated)
+    found.read_in.pop()
+    found.doubtful = doubtful
+    del found.blocks[depth:]
 
 
 def _begins_branch(command: list[Word]) -> bool:
@@ -223,12 +264,38 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
             if before and not listed:
                 before, value = [], [before[0] + value[0], *before[1:]]
             found.variables[name] = [*before, *value]
+    while command and (match := _ELEMENT.match(command[0].text)) and not command[0].pieces[0][1]:
+        _take_element(found, match, command[0].without(match.end()), stated)
+        command = command[1:]
+    if command and command[0].text in SOURCES and len(command) > 1:
+        _take_file(found, "".join(_joined(found, command[1])), stated)
+        return
     if command:
         for name in _changed(command, command[0].text):
             _forget(found, name)
         words = [each for word in command for each in _expanded(found, word)]
         surely = all(block.runs for block in found.blocks)
         (found.commands if surely else found.inner).append(words)
+
+
+_ELEMENT = re.compile(r"([A-Za-z_]\w*)\[([^\]]*)\](\+?)=")
+"""What gives an element of an array another value."""
+
+
+def _take_element(
+    found: _Script, match: re.Match[str], word: Word, stated: Mapping[str, list[str]]
+) -> None:
+    """Takes in that an element of an array gets a value, the text of a word."""
+    name, place, adds = match.groups()
+    if name in stated:
+        return
+    elements = found.variables.get(name, [])
+    known = found.certain and name not in found.uncertain and not adds and word.pieces
+    if not known or not place.isdecimal() or len(place) > 4 or int(place) > len(elements):
+        _forget(found, name)
+        return
+    value = "".join(_joined(found, word))
+    found.variables[name] = [*elements[: int(place)], value, *elements[int(place) + 1 :]]
 
 
 _CHANGE = re.compile(r"(?:\+\+|--)\s*(\w+)|(\w+)\s*(?:\+\+|--|[-+*/%]?=(?!=))")

@@ -176,9 +176,13 @@ class Source:
 
     def _script(self, text: str, around: Script | None = None) -> Script:
         try:
-            return read_script(text, self.variables, around)
+            return read_script(text, self.variables, around, self._text_beside)
         except LaunchError as error:
             raise LaunchError(f"{self.path}: {error}") from error
+
+    def _text_beside(self, name: str) -> str | None:
+        found = None if Path(name).name == self.path.name else self.beside(name)
+        return None if found is None else found.text
 
     def options(self, signs: Collection[str]) -> dict[str, Any] | None:
         """The options of that command."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,7 @@ def test_quoted_words_are_read_as_they_were(listed: list[str]) -> None:
         "run --x $'a b' $\"c\"",
         "run --x=1\\\n2 --y",
         "A=\nB=1\nrun ${A:-d} x${A-e} ${B:+--x 2} ${B+--y} x${A:+no} x${A+yes}",
+        "R=(--tp 2)\nR[1]=4\nR[2]='a b'\nrun \"${R[@]}\"",
         "A=(\n  --a 'b c'  # d)\n  e\n)\nB=(${A[@]} 'f')\nrun ${B[@]}",
     ],
 )
@@ -103,10 +105,42 @@ def test_what_is_not_closed_is_an_error(script: str) -> None:
         "A=1\nTP=4\nif [ $B = 1 ]; then :; else if [ $A = 1 ]; then TP=8; fi; fi\nrun --tp $TP",
         "TP=()\nif [ $X = 1 ]; then TP+=(1); fi\nTP+=(2)\nrun --tp ${TP[@]}",
         "if [ $X = 1 ]; then : ${TP:=8}; fi\nrun --tp $TP",
+        "TP=(2)\nTP[$X]=4\nrun --tp ${TP[@]}",
+        "TP=(2)\nTP[0]+=4\nrun --tp ${TP[@]}",
+        "TP=(2)\nTP[7]=4\nrun --tp ${TP[@]}",
+        "TP=(2)\nif [ $X = 1 ]; then TP[0]=4; fi\nrun --tp ${TP[@]}",
     ],
 )
 def test_what_depends_on_what_runs_stays_a_variable(script: str) -> None:
     assert words(script)[-1].startswith("$")
+
+
+@pytest.mark.parametrize(
+    ("script", "file"),
+    [
+        ("A=1; source ./more.sh; run $A", "A=2"),
+        ("A=1\n. more.sh\nrun $A $B", "B=3; if [ $A = 1 ]; then A=4; fi"),
+        ("if [ 1 = 1 ]; then . ./more.sh; A=5; fi; run ${A:-0} x", "B=2"),
+        ("A=1; . ./more.sh; A+=2; run $A", "for i in 1 2; do true; done; A=3 # no end"),
+        ("A=(1)\nsource ./more.sh\nrun ${A[@]}", "A+=(2)\nA[0]=3"),
+    ],
+)
+def test_files_that_are_read_in_are_read_as_bash_reads_them(
+    script: str, file: str, tmp_path: Path
+) -> None:
+    (tmp_path / "more.sh").write_text(file)
+    seen = 'run() { printf "%s\\n" run "$@"; }\n' + script
+    said = subprocess.run(
+        ["bash", "-c", seen], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    found = read_script(script, beside=lambda name: (tmp_path / name).read_text())
+    assert said.stdout.splitlines() in [list(each) for each in (*found.commands, *found.inner)]
+    assert not found.unread
+
+
+def test_files_that_are_not_there_or_read_each_other_in_are_named() -> None:
+    found = read_script("TP=2\nsource ~/.env\nsource me.sh", beside={"me.sh": ". me.sh"}.get)
+    assert found.unread == ("~/.env", "me.sh")
 
 
 def test_what_is_stated_holds_whatever_the_script_says() -> None:

@@ -652,6 +652,18 @@ def test_values_of_neutral_options_may_be_anything(tmp_path: Path) -> None:
     assert read_in(tmp_path, files, Stated()).facts["precision"] == "bf16"
 
 
+def test_a_file_that_a_script_reads_in_counts_or_is_told(tmp_path: Path) -> None:
+    script = f"TP=2\nsource ./sizes.sh\n{GPT} --tensor-model-parallel-size $TP"
+    reading = read_in(tmp_path, {"launch.sh": script}, Stated())
+    assert [note.value for note in reading.not_modelled if note.what == "source"] == ["./sizes.sh"]
+    (tmp_path / "sizes.sh").write_text("TP=8\n")
+    reading = read_in(tmp_path, {"launch.sh": script}, Stated())
+    assert reading.strategy.tp == 8
+    assert "source" not in {note.what for note in reading.not_modelled}
+    stated = Stated(settings={"TP": "4"})
+    assert read_in(tmp_path, {"launch.sh": script}, stated).strategy.tp == 4
+
+
 TP = "--tensor-model-parallel-size"
 
 
