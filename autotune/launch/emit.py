@@ -30,6 +30,8 @@ class Prediction:
     as_run_fits: bool
     stack: str
     """The software stack that was simulated first."""
+    as_run_stack: str = ""
+    """The software stack that runs as the framework does; by default the framework's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ def readme(
     """What a launch is, in words."""
     room = f"{short_bytes(prediction.memory_bytes)} of {short_bytes(prediction.device_bytes)}"
     predicted = f"{short_seconds(prediction.seconds)} per step, ± {percent(prediction.band)}"
+    stack = prediction.as_run_stack or target.stack
     run = f"{short_seconds(prediction.as_run_seconds)}, {short_bytes(prediction.as_run_bytes)}"
     lines = [
         f"# {launch.strategy.label}",
@@ -114,7 +117,7 @@ def readme(
         "",
         f"Written for {target.label}. Predicted with the software stack {prediction.stack}:",
         f"{predicted}, {room} on the fullest device.",
-        f"As {target.name} runs it, with the stack {target.stack} and what is approximated: {run}.",
+        f"As {target.name} runs it, with the stack {stack} and what is approximated: {run}.",
         "",
         *_unfit(target, prediction),
         "## Start",

@@ -59,6 +59,7 @@ def launched(problem: Problem, target: Target, strategy: Strategy) -> Launched:
         as_run_bytes=_held(run),
         as_run_fits=run.feasible,
         stack=simulator.cost.stack.name,
+        as_run_stack=settings["stack"],
     )
     return Launched(
         problem=problem,

@@ -87,7 +87,8 @@ def _read_parts(
 def run_line(problem: Problem, target: Target, as_run: Any) -> str:
     """What a file states takes as the framework runs it, given its result and what is otherwise."""
     result, settings = as_run
-    lead = f"As {target.name} runs it (stack {target.stack}){_nodes(problem, settings)}"
+    stack = settings.get("stack", target.stack)
+    lead = f"As {target.name} runs it (stack {stack}){_nodes(problem, settings)}"
     return _cost(lead, problem, result)
 
 

@@ -136,7 +136,8 @@ RECIPES = {
         Strategy(
             dp=8, tp=8, pp=8, microbatches=32, zero=3, recompute="full", sequence_parallel=True
         ),
-        {"batch_size": 256, "sequence_length": 8192, "gradient_precision": "fp32"},
+        {"batch_size": 256, "sequence_length": 8192, "gradient_precision": "fp32",
+         "precision": "fp8"},
     ),
     "llama3-405b-512-interleaved": Recipe(
         f"{TITAN}, 405B on 512 GPUs, interleaved",
@@ -146,7 +147,8 @@ RECIPES = {
             dp=8, tp=8, pp=8, microbatches=32, zero=3, recompute="full", sequence_parallel=True,
             schedule="interleaved", chunks=2,
         ),
-        {"batch_size": 256, "sequence_length": 8192, "gradient_precision": "fp32"},
+        {"batch_size": 256, "sequence_length": 8192, "gradient_precision": "fp32",
+         "precision": "fp8"},
     ),
     "llama3-8b-zero3-8": Recipe(
         "no publication: the plain case of the frameworks without pipelines",

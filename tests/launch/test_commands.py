@@ -197,6 +197,18 @@ def test_a_report_names_what_to_change(capsys: pytest.CaptureFixture[str]) -> No
     assert "--tensor-model-parallel-size 1 instead of 2" in out
 
 
+@pytest.mark.parametrize(
+    ("compiled", "stack"), [("--compile.enable", "fsdp-compiled"), ("", "fsdp-eager")]
+)
+def test_a_report_names_the_software_that_is_simulated(
+    capsys: pytest.CaptureFixture[str], folder: Path, compiled: str, stack: str
+) -> None:
+    text = "torchrun --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_8b"
+    (folder / "launch.sh").write_text(f"{text} {compiled}")
+    assert main(["read", "launch.sh", "--cluster", "hgx-h100", "--trials", "0"]) == 0
+    assert f"(stack {stack})" in capsys.readouterr().out
+
+
 def test_a_folder_with_files_is_left_alone(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

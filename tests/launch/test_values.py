@@ -222,6 +222,39 @@ def test_the_rows_that_a_model_has_for_tokens_are_read(
     assert "--tokenizer-type" not in {note.what for note in reading.not_modelled}
 
 
+@pytest.mark.parametrize(
+    ("said", "compiled"),
+    [("", True), ("--compile.enable", True), ("--compile.no-enable", False)],
+)
+def test_a_registry_function_of_torchtitan_says_what_it_computes_in(
+    changed: Read, said: str, compiled: bool
+) -> None:
+    """That of Llama 3 405B has products in fp8, compiles, and hides what tp sends."""
+    reading = changed(TITAN, "launch.sh", "--compile.enable", said)
+    assert reading.facts["precision"] == "fp8"
+    assert reading.facts["compiled"] is compiled
+    assert {note.what for note in reading.not_modelled} == {
+        "--compile.enable_async_tensor_parallel"
+    }
+    run = TARGETS.get("torchtitan").as_run(reading.facts)
+    assert run["stack"] == ("fsdp-compiled" if compiled else "fsdp-eager")
+    written = TARGETS.get("torchtitan").table.write(reading.facts)
+    assert TARGETS.get("torchtitan").table.read(written, {"devices": 512}) == reading.facts
+
+
+def test_other_registry_functions_compute_in_bf16_and_compile_when_asked(changed: Read) -> None:
+    facts = changed("llama3-8b-fsdp-8/torchtitan", "launch.sh", "--compile.enable", "").facts
+    assert (facts["precision"], facts["compiled"]) == ("bf16", False)
+
+
+def test_a_registry_function_of_another_precision_is_none_of_the_model(changed: Read) -> None:
+    facts = {**changed(TITAN, "launch.sh", "", "").facts, "precision": "bf16", "dropout": True}
+    target = TARGETS.get("torchtitan")
+    assert target.table.write(facts)["--config"] == "CONFIG"
+    reasons = " ".join(note.reason for note in target.missing(facts))
+    assert "in bf16, as llama3_405b is in fp8" in reasons
+
+
 @pytest.mark.parametrize("value", ["${TP#tp}", "${TP:0:1}", "${#GPUS[@]}", "$(nproc)"])
 def test_a_value_that_is_not_worked_out_is_asked_for_by_its_option(
     changed: Read, value: str

@@ -44,7 +44,7 @@ RECOMPUTE = "activation_checkpoint"
 
 
 def _write_model(facts: Facts) -> Options:
-    known = REGISTERED.get(facts["zoo"])
+    known = registered(facts)
     if known is None:
         return {"--module": "MODULE", "--config": "CONFIG"}
     return {"--module": known.module, "--config": known.config}
@@ -195,6 +195,9 @@ def _write_precision(facts: Facts) -> Options:
     if facts["precision"] == _PURE:
         return {_PARAM: "bfloat16", _DTYPE: "bfloat16"}
     refuse_precision_of_scripts("torchtitan", facts["precision"])
+    known = registered(facts)
+    if known is not None and facts["precision"] == known.precision:
+        return {_PARAM: "bfloat16"}
     if facts["precision"] not in ("bf16", "fp32"):
         raise LaunchError(
             f"precision = {facts['precision']} is no option of torchtitan: a converter of the "
@@ -210,12 +213,37 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
             f"{_PARAM} {types[0]} with {_DTYPE} {types[1]} is not simulated; what is: "
             f"{', '.join(' with '.join(each) for each in _PRECISIONS)}"
         )
+    precision, known = _PRECISIONS[types], registered(facts)
+    if known is not None and known.precision == "fp8":
+        if precision != "bf16":
+            raise LaunchError(
+                f"{_PARAM} {types[0]} with {_DTYPE} {types[1]} is not simulated of "
+                f"{known.config}, whose products are in fp8; what is: bfloat16 with float32"
+            )
+        precision = known.precision
     return {
-        "precision": _PRECISIONS[types],
+        "precision": precision,
         "gradient_precision": "fp32",
         "optimizer": "adam",
         "mode": "training",
     }
+
+
+_COMPILED, _NOT_COMPILED = "--compile.enable", "--compile.no_enable"
+
+
+def _write_compiled(facts: Facts) -> Options:
+    known = registered(facts)
+    if _compiles(facts):
+        return {_COMPILED: True}
+    return {_NOT_COMPILED: True} if known is not None and known.compiled else {}
+
+
+def _read_compiled(options: Options, facts: Facts) -> Facts:
+    known = registered(facts)
+    usual = known is not None and known.compiled
+    on = truth(_COMPILED, options.get(_COMPILED, usual))
+    return {"compiled": on and not truth(_NOT_COMPILED, options.get(_NOT_COMPILED, False))}
 
 
 ROWS: tuple[Row, ...] = (
@@ -284,14 +312,7 @@ ROWS: tuple[Row, ...] = (
     row(("precision", "optimizer"), (_PARAM, _DTYPE), _write_precision, _read_precision),
     offloaded_by_fsdp(f"{_T}enable_cpu_offload"),
     not_padded("torchtitan"),
-    row(
-        ("compiled",),
-        ("--compile.enable",),
-        lambda facts: {"--compile.enable": True} if _compiles(facts) else {},
-        lambda options, facts: {
-            "compiled": truth("--compile.enable", options.get("--compile.enable", False))
-        },
-    ),
+    row(("compiled",), (_COMPILED, _NOT_COMPILED), _write_compiled, _read_compiled),
 )
 
 
@@ -355,7 +376,11 @@ def _dropout(facts: Facts) -> Iterator[Note]:
 
 def _missing(facts: Facts) -> Iterator[Note]:
     if registered(facts) is None:
-        yield Note("model", "MODULE and CONFIG: a registry function of your own for this model")
+        other = REGISTERED.get(facts["zoo"])
+        more = (
+            f" in {facts['precision']}, as {other.config} is in {other.precision}" if other else ""
+        )
+        yield Note("model", f"MODULE and CONFIG: a registry function of your own for it{more}")
         yield from _dropout(facts)
     yield Note("data", "--dataloader.dataset, if not the registry function's")
     yield Note("tokenizer", "--hf_assets_path: the folder of the tokenizer")
@@ -401,6 +426,15 @@ def _canonical(name: str) -> str:
     return f"--{plain}" if "." in plain else name
 
 
+_ASYNC_TP = "--compile.enable_async_tensor_parallel"
+
+
+def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
+    known = registered(facts)
+    if known is not None and known.async_tp and facts["tp"] > 1 and _ASYNC_TP not in options:
+        yield Note(_ASYNC_TP, f"{known.config} states it; {_REASONS[_ASYNC_TP]}")
+
+
 _NEUTRAL = (
     "--job.", "--dump_folder", "--hf_assets_path", "--metrics.", "--checkpoint.", "--profiler.",
     "--profiling.", "--optimizer.", "--lr_scheduler.", "--dataloader.", "--comm.", "--debug.",
@@ -410,8 +444,7 @@ _NEUTRAL = (
 )  # fmt: skip
 
 _REASONS = {
-    "--compile.enable_async_tensor_parallel": "how far tp communication is hidden is the software "
-    "stack's: see --stack",
+    _ASYNC_TP: "how far tp communication is hidden is the software stack's: see --stack",
     "--parallelism.enable_fsdp_symm_mem": "collectives are the usual ones",
     "--parallelism.context_parallel_ptrr_mask_key": "attention is causal over whole sequences",
 }
@@ -441,6 +474,7 @@ TORCHTITAN = add_target(
         missing=_missing,
         is_neutral=lambda option: option.startswith(_NEUTRAL),
         not_modelled=_REASONS.get,
+        assumed=_assumed,
         removed=_REMOVED,
         usual={"gradient_precision": "fp32"},
         searches={

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# llama3-405b, training, batch 256, sequence length 8192, gradient precision fp32, 512 devices of hgx-h100
+# llama3-405b, training, batch 256, sequence length 8192, gradient precision fp32, precision fp8, 512 devices of hgx-h100
 # dp8-tp8-pp8-m32-interleaved-c2-z3-full-sp, written for torchtitan 0.3
 # On each of 64 nodes of 8 devices, with NODE_RANK and MASTER_ADDR set
 set -euo pipefail
