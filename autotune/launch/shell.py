@@ -233,8 +233,7 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
         return
     if first in OPENING or command[-1].text in ("()", "{"):
         found.blocks.append(_branch(found, command[1:]) if first == "if" else _Block())
-        for name in _changed(command, first):
-            _forget(found, name)
+        _forget_changed(found, command, first, stated)
         return
     if first in CLOSING:
         del found.blocks[-1:]
@@ -271,8 +270,7 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
         _take_file(found, "".join(_joined(found, command[1])), stated)
         return
     if command:
-        for name in _changed(command, command[0].text):
-            _forget(found, name)
+        _forget_changed(found, command, command[0].text, stated)
         words = [each for word in command for each in _expanded(found, word)]
         surely = all(block.runs for block in found.blocks)
         (found.commands if surely else found.inner).append(words)
@@ -308,6 +306,14 @@ READERS = ("read", "mapfile", "readarray", "unset", "getopts")
 def _forget(found: _Script, name: str) -> None:
     found.uncertain.setdefault(name, "")
     found.variables.pop(name, None)
+
+
+def _forget_changed(
+    found: _Script, command: list[Word], first: str, stated: Mapping[str, list[str]]
+) -> None:
+    for name in _changed(command, first):
+        if name not in stated:
+            _forget(found, name)
 
 
 def _changed(command: list[Word], first: str) -> Iterator[str]:

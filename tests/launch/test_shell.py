@@ -143,6 +143,14 @@ def test_files_that_are_not_there_or_read_each_other_in_are_named() -> None:
     assert found.unread == ("~/.env", "me.sh")
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["read -r TP < file", "unset TP", "((TP++))", "for TP in 1 2; do :; done", "TP[0]=2", "TP+=2"],
+)
+def test_what_is_stated_holds_whatever_the_script_does(change: str) -> None:
+    assert words(f"TP=1\n{change}\nrun --tp $TP", TP="4") == ["run", "--tp", "4"]
+
+
 def test_what_is_stated_holds_whatever_the_script_says() -> None:
     assert words("TP=2\nrun --tp $TP", TP="4") == ["run", "--tp", "4"]
     assert words("run ${SP:+--sp}", SP="1") == ["run", "--sp"]
