@@ -261,8 +261,22 @@ def _json(source: Source) -> object:
     return parsed(source.text, source.path, _parse_json, "JSON", LaunchError)
 
 
+_COMMENT = re.compile(
+    r'(?P<string>"(?:\\.|[^"\\\n])*"?)|#[^\n]*|//[^\n]*|/\*(?:.*?\*/|.*)', re.DOTALL
+)
+_LAST_COMMA = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*"?)|,(?=\s*[}\]])')
+
+
 def _parse_json(text: str) -> object:
+    """JSON, with the comments and last commas that DeepSpeed, which reads Hjson, lets there be."""
+    for pattern in (_COMMENT, _LAST_COMMA):
+        text = pattern.sub(_blank, text)
     return json.loads(text, object_pairs_hook=_once)
+
+
+def _blank(found: re.Match[str]) -> str:
+    """A string as it is, anything else as blanks, so that lines and columns stay."""
+    return found["string"] or re.sub(r"[^\n]", " ", found[0])
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

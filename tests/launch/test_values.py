@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.launch import TARGETS, LaunchError
 from autotune.launch.facts import model_facts
 from autotune.launch.read import Reading, Stated, read_launch
+from autotune.launch.sources import Source
 from autotune.launch.targets.megatron_model import unstated
 from autotune.problem import load_problem
 from distir.models.experts import Experts
@@ -271,6 +274,31 @@ def test_a_name_that_json_states_twice_is_refused(changed: Read) -> None:
     before = '"zero_optimization": {'
     with pytest.raises(LaunchError, match="'zero_optimization' is stated 2 times; leave one"):
         changed(DEEPSPEED, "ds_config.json", before, '"zero_optimization": {},\n' + before)
+
+
+@pytest.mark.parametrize(
+    "comment", ["# as usual", "// as usual", "/* as\n usual */", '// "a": {', "# http://a/*"]
+)
+def test_comments_in_a_file_of_deepspeed_say_nothing(tmp_path: Path, comment: str) -> None:
+    (tmp_path / "ds_config.json").write_text(
+        f'{{{comment}\n"train_batch_size": 16, "wandb": {{"project": "a#b // c /* d", }},'
+        f'{comment}\n"train_micro_batch_size_per_gpu": 2,}}'
+    )
+    facts = read_launch(tmp_path, Stated(model="llama3-8b", devices=8)).facts
+    assert (facts["batch_size"], facts["micro_batch"]) == (16, 2)
+
+
+def test_errors_in_a_file_with_comments_name_the_line(tmp_path: Path) -> None:
+    (tmp_path / "ds_config.json").write_text('{"a": 1, /* one\n two */\n "b" 3}')
+    with pytest.raises(LaunchError, match="line 3"):
+        read_launch(tmp_path, Stated(model="llama3-8b", devices=8))
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers()))
+def test_what_is_json_is_read_as_json(content: dict[str, str | int]) -> None:
+    source = Source(Path("a.json"), json.dumps(content, ensure_ascii=False))
+    known = {name: value for name, value in content.items() if "$" not in f"{value}"}
+    assert {name: value for name, value in (source.table or {}).items() if name in known} == known
 
 
 def test_degrees_of_nanotron_may_be_variables(changed: Read) -> None:
