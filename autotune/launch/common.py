@@ -307,7 +307,8 @@ def accumulated(micro: str, times: str, whole: str = "") -> Row:
         stated = {n: g for n, g in options.items() if n not in left or batch is None or left[1:]}
         samples = typed(int, micro, stated[micro], 1) if micro in stated else None
         count = typed(int, times, stated[times], 1) if times in stated else None
-        return _batch(samples, count, batch, facts["dp"], micro)
+        given = "batch_size" in facts
+        return _batch(samples, count, batch, facts["dp"], (micro, times), given=given)
 
     return row(
         ("microbatches", "micro_batch", "batch_size"),
@@ -317,8 +318,18 @@ def accumulated(micro: str, times: str, whole: str = "") -> Row:
     )
 
 
-def _batch(samples: int | None, count: int | None, batch: int | None, dp: int, micro: str) -> Facts:
-    """The batch, of which two of three numbers are known."""
+def _batch(
+    samples: int | None,
+    count: int | None,
+    batch: int | None,
+    dp: int,
+    options: tuple[str, str],
+    *,
+    given: bool,
+) -> Facts:
+    """The batch, of which two of three numbers are known; `given`: a user states it. The options
+    are those of samples and of microbatches."""
+    micro, times = options
     if samples is None and batch is None:
         raise LaunchError(
             f"{micro} is not stated; state it by --set {micro.lstrip('-')}=VALUE, and the batch by "
@@ -330,8 +341,11 @@ def _batch(samples: int | None, count: int | None, batch: int | None, dp: int, m
         samples = batch // (dp * (count or 1))
     found, rest = divmod(batch, max(1, samples) * dp)
     if rest or not found or samples < 1 or (count is not None and found != count):
+        first = "another by --batch-size" if given else "it by --batch-size"
+        whole = found and not rest and count is not None
+        more = f", or {times} by --set {times.lstrip('-')}={found}" if whole else ""
         raise LaunchError(
             f"the batch ({batch}) is not {samples} ({micro}) × {count or '?'} microbatches × dp = "
-            f"{dp}; state it by --batch-size, or the devices by --devices"
+            f"{dp}; state {first}{more}, or the devices by --devices"
         )
     return {"micro_batch": samples, "batch_size": batch, "microbatches": found}

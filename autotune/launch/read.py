@@ -121,6 +121,11 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
     """The framework that a file is for, and its options. Raises `LaunchError` if it is for none, or
     a script launches several."""
     targets = [TARGETS.get(name)] if name else [entry.value for entry in TARGETS]
+    if name is None and (other := _unsupported(source)) is not None:
+        known = ", ".join(each.name for each in targets)
+        raise LaunchError(
+            f"{source.path}: a file of {other}, which is not read; expected one of {known}"
+        )
     for target in targets:
         commands: list[Sequence[str]] = []
         options = target.read(replace(source, is_neutral=target.is_neutral, told=commands.append))
@@ -133,6 +138,20 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
         f"{source.path}: nothing here is an option of {known}; expected a launch script, its "
         "command line, or a file of options"
     )
+
+
+UNSUPPORTED: Mapping[str, Collection[str]] = {
+    "GPT-NeoX": ("pipe_parallel_size", "model_parallel_size"),
+    "axolotl": ("base_model",),
+}
+"""Frameworks that are not read and whose files have sections of those that are, by keys of theirs,
+which no framework that is read has."""
+
+
+def _unsupported(source: Source) -> str | None:
+    """The framework that is not read and that a file of options is for, if it is for one."""
+    keys = {str(key).replace("-", "_") for key in source.table or ()}
+    return next((n for n, own in UNSUPPORTED.items() if not keys.isdisjoint(own)), None)
 
 
 def _check_alone(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -662,6 +663,37 @@ def test_a_file_that_a_script_reads_in_counts_or_is_told(tmp_path: Path) -> None
     assert "source" not in {note.what for note in reading.not_modelled}
     stated = Stated(settings={"TP": "4"})
     assert read_in(tmp_path, {"launch.sh": script}, stated).strategy.tp == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("config.yaml", '{"pipe-parallel-size": 1, "zero_optimization": {"stage": 1}}', "GPT-NeoX"),
+        ("config.yaml", "base_model: a\nfsdp_config: {fsdp_version: 2}", "axolotl"),
+        ("launch.sh", "deepspeed main.py --deepspeed --zero_stage 3", "--deepspeed names no file"),
+        ("launch.sh", "deepspeed main.py --deepspeed a.json", "a.json, DeepSpeed's file, is not"),
+    ],
+)
+def test_what_is_not_read_of_others_is_told_for_what_it_is(
+    name: str, text: str, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LaunchError, match=told):
+        read_in(tmp_path, {name: text}, Stated(devices=8, model="llama3-8b"))
+
+
+@pytest.mark.parametrize(("file", "batch"), [("ds_config.json", 64), ("accelerate.yaml", 128)])
+def test_another_batch_says_which_accumulation_goes_with_it(
+    file: str, batch: int, tmp_path: Path
+) -> None:
+    texts = {"ds_config.json": DEEPSPEED.replace("{", '{"gradient_accumulation_steps": 1,', 1)}
+    files = {file: texts.get(file, DEEPSPEED_BY_ACCELERATE)}
+    stated = Stated(model="llama3-8b", devices=8, batch_size=batch, sequence_length=2048)
+    micro = {"train_micro_batch_size_per_gpu": "1"}
+    with pytest.raises(LaunchError) as raised:
+        read_in(tmp_path, files, replace(stated, settings=micro))
+    advised = dict(re.findall("--set ([a-z_]+)=([0-9]+)", str(raised.value)))
+    facts = read_in(tmp_path, files, replace(stated, settings={**micro, **advised})).facts
+    assert facts["batch_size"] == batch
 
 
 TP = "--tensor-model-parallel-size"

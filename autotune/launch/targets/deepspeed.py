@@ -377,8 +377,13 @@ def _read(source: Source) -> Options | None:
     named = (said.get(option) for option in ("--deepspeed_config", "--deepspeed"))
     name = next((n for n in named if isinstance(n, str) and n.endswith(".json")), None)
     beside = source.beside(name) if name else None
+    if name is None:
+        raise LaunchError(
+            f"{source.path}: --deepspeed names no file, so that the script itself makes what "
+            "DeepSpeed is told; write that into a JSON file, and name it by --deepspeed_config"
+        )
     if beside is None or beside.table is None:
-        raise LaunchError(f"{source.path}: the file that --deepspeed_config names is not beside it")
+        raise LaunchError(f"{source.path}: {name}, DeepSpeed's file, is not beside it")
     found = _with_script(flattened(beside.table), said)
     if "--num-gpus" in said:
         found["--nproc-per-node"] = said["--num-gpus"]
