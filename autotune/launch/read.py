@@ -133,6 +133,11 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
             others = (each for each in targets if each is not target)
             _check_alone(source, target, commands, others if source.is_script else ())
             return target, options
+    if source.is_script and (word := source.open_launch) is not None:
+        raise LaunchError(
+            f"{source.path}: {shown(word)} may be the launch, and depends on what runs; state it "
+            f"by --set {word.strip('${}')}='…'"
+        )
     known = ", ".join(each.name for each in targets)
     raise LaunchError(
         f"{source.path}: nothing here is an option of {known}; expected a launch script, its "

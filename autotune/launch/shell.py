@@ -35,6 +35,17 @@ TESTS = ("[", "((", "test", "grep", "command", "which")
 """Commands whose success says something, so that what follows `&&` may not run."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A variable before a block that may not run and sets it."""
+
+    value: list[str] | None
+    uncertain: str | None
+    """What decided its value, if that was not known."""
+    decided_by: str
+    """What decides whether it is set."""
+
+
 @dataclass(slots=True)
 class _Block:
     """A branch, a loop or a function that is being read."""
@@ -45,6 +56,9 @@ class _Block:
     """Whether an earlier branch runs; None if that is not known."""
     decided_by: str = ""
     """The variable without a value that decides it, if that is one."""
+    is_case: bool = False
+    before: dict[str, _Before] = field(default_factory=dict[str, "_Before"])
+    """Variables that are set in it, which have their values there alone, as they were before."""
 
     def turn(self, holds: bool | None) -> None:
         """Goes on with the next branch, whose condition `holds`, or nobody knows."""
@@ -72,6 +86,10 @@ class _Script:
     """What a condition has behind its first test: `AND` or `OR`, and a test."""
     doubtful: bool = False
     """Whether what is taken in runs only after a command that may fail."""
+    passed_over: bool = False
+    """Whether what is taken in does not run, as a test before it says."""
+    succeeded: bool | None = None
+    """Whether what ran last in a chain of `&&` and `||` succeeded."""
 
     beside: Callable[[str], str | None] = lambda name: None
     """The text of a file that the script reads in; None if it is not there."""
@@ -106,7 +124,50 @@ class _Script:
     @property
     def skipped(self) -> bool:
         """Whether what is taken in does not run."""
-        return any(block.runs is False for block in self.blocks)
+        return self.passed_over or any(block.runs is False for block in self.blocks)
+
+    @property
+    def open_block(self) -> _Block | None:
+        """The innermost block of which it is not known whether it runs."""
+        return next((each for each in reversed(self.blocks) if each.runs is None), None)
+
+    @property
+    def runs_group(self) -> bool | None:
+        """Whether commands in braces run: behind a test whose outcome is known. Others may be the
+        body of a function."""
+        return None if self.succeeded is None or self.doubtful else not self.passed_over
+
+    def remember(self, name: str) -> None:
+        """Keeps what a variable is before it is set in a block that may not run."""
+        if (block := self.open_block) is not None and name not in block.before:
+            value, uncertain = self.variables.get(name), self.uncertain.get(name)
+            block.before[name] = _Before(value, uncertain, self.decided_by)
+
+    def turn(self) -> None:
+        """Gives variables back the values that they have where the next branch runs."""
+        for name, before in self.blocks[-1].before.items():
+            self.variables.pop(name, None)
+            self.uncertain.pop(name, None)
+            if before.value is not None:
+                self.variables[name] = before.value
+            if before.uncertain is not None:
+                self.uncertain[name] = before.uncertain
+
+    def close(self) -> None:
+        """Ends a block: what is set in it is not known behind it."""
+        for name, before in self.blocks.pop().before.items():
+            self.uncertain.setdefault(name, before.decided_by)
+            self.variables.pop(name, None)
+
+    def go_on(self, sign: Word, command: list[Word]) -> None:
+        """Goes on behind a command, with what runs in any case or by whether it succeeds."""
+        if sign is not AND and sign is not OR:
+            self.doubtful, self.passed_over, self.succeeded = False, False, None
+            return
+        if not self.passed_over:
+            self.succeeded = None if self.doubtful else _succeeds(self, command, sign)
+        runs = self.succeeded if sign is AND or self.succeeded is None else not self.succeeded
+        self.doubtful, self.passed_over = runs is None, runs is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +211,8 @@ def read_script(
     stated = {name: [value] for name, value in (given or {}).items()}
     found.variables.update(stated)
     _take_text(found, text, stated)
+    while found.blocks:
+        found.close()
     return Script(
         tuple(map(tuple, found.commands)),
         tuple(map(tuple, found.inner)),
@@ -175,9 +238,8 @@ def _take_text(found: _Script, text: str, stated: Mapping[str, list[str]]) -> No
             found.further.append((word, []))
             command = []
             continue
-        tests = bool(command) and command[0].text.startswith(TESTS)
         _take(found, begun or command, stated)
-        found.doubtful = word is OR or (word is AND and (tests or found.doubtful))
+        found.go_on(word, command)
         if word is OPEN or word is CLOSE:
             found.turn_to_shell(begins=word is OPEN)
         command, begun = [], []
@@ -198,12 +260,22 @@ def _take_file(found: _Script, name: str, stated: Mapping[str, list[str]]) -> No
     if text is None:
         found.unread.append(name)
         return
-    doubtful, depth = found.doubtful, len(found.blocks)
+    chain, depth = (found.doubtful, found.passed_over, found.succeeded), len(found.blocks)
     found.read_in.append(name)
     _take_text(found, text, stated)
     found.read_in.pop()
-    found.doubtful = doubtful
-    del found.blocks[depth:]
+    found.doubtful, found.passed_over, found.succeeded = chain
+    while len(found.blocks) > depth:
+        found.close()
+
+
+def _succeeds(found: _Script, command: list[Word], sign: Word) -> bool | None:
+    """Whether a command succeeds; None if that depends on what runs. What others are to follow
+    with `&&` is taken to succeed, if it is no test."""
+    if command and command[0].text.startswith(TESTS):
+        return _holds(found, command)
+    sets = len(command) == 1 and _NAME.match(command[0].text) and "$(" not in command[0].text
+    return True if sign is AND or sets else None
 
 
 def _begins_branch(command: list[Word]) -> bool:
@@ -222,23 +294,28 @@ def _listed(value: list[str]) -> tuple[str, ...]:
 
 def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) -> None:
     """Takes a command in."""
+    if found.blocks and found.blocks[-1].is_case and command and _is_pattern(command[0]):
+        found.turn()
     command = _bare(found, command)
     if not command:
         return
     first = command[0].text if command[0].plain else ""
     rest = command[1 + (first != "{") :]
     if rest and (first == "{" or (first.endswith("()") and command[1].text == "{")):
-        found.blocks.append(_Block())
+        found.blocks.append(_Block(found.runs_group if first == "{" else None))
         _take(found, rest, stated)
         return
     if first in OPENING or command[-1].text in ("()", "{"):
-        found.blocks.append(_branch(found, command[1:]) if first == "if" else _Block())
+        other = _Block(found.runs_group if first == "{" else None, is_case=first == "case")
+        found.blocks.append(_branch(found, command[1:]) if first == "if" else other)
         _forget_changed(found, command, first, stated)
         return
     if first in CLOSING:
-        del found.blocks[-1:]
+        if found.blocks:
+            found.close()
         return
     if first in ("elif", "else") and found.blocks:
+        found.turn()
         following = _branch(found, command[1:]) if first == "elif" else _Block(True)
         found.blocks[-1].turn(following.runs)
         if following.runs is None:
@@ -254,10 +331,11 @@ def _take(found: _Script, command: list[Word], stated: Mapping[str, list[str]]) 
         value, command = _value(found, command, match.end())
         if name in stated:
             continue
-        if not found.certain or (adds and name in found.uncertain):
+        if found.doubtful or (adds and name in found.uncertain):
             found.uncertain.setdefault(name, found.decided_by)
             found.variables.pop(name, None)
         else:
+            found.remember(name)
             found.uncertain.pop(name, None)
             before = found.variables.get(name, []) if adds else []
             if before and not listed:
@@ -308,12 +386,31 @@ def _forget(found: _Script, name: str) -> None:
     found.variables.pop(name, None)
 
 
+_ASSIGNED = re.compile(r"\(\(\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)([^=]*)\)\)")
+"""An arithmetic command that gives one variable a value."""
+
+
 def _forget_changed(
     found: _Script, command: list[Word], first: str, stated: Mapping[str, list[str]]
 ) -> None:
+    """Takes in that a command gives variables other values, of which that of a sum is followed."""
     for name in _changed(command, first):
-        if name not in stated:
-            _forget(found, name)
+        if name in stated:
+            continue
+        value = _assigned(found, command)
+        _forget(found, name)
+        if value is not None:
+            found.variables[name] = [str(value)]
+            found.uncertain.pop(name, None)
+
+
+def _assigned(found: _Script, command: list[Word]) -> int | None:
+    """The value that an arithmetic command gives its one variable, where it surely runs."""
+    match = _ASSIGNED.fullmatch(command[0].text) if len(command) == 1 else None
+    if match is None or not found.certain or _CHANGE.search(match[3]):
+        return None
+    terms = f"{match[1]} {match[2]} ({match[3]})" if match[2] else match[3]
+    return _worked_out(found, _substituted(found, terms))
 
 
 def _changed(command: list[Word], first: str) -> Iterator[str]:
@@ -333,20 +430,23 @@ def _changed(command: list[Word], first: str) -> Iterator[str]:
 _BEFORE = ("then", "do", "export", "readonly", "declare", "local", "typeset")
 
 
+def _is_pattern(word: Word) -> bool:
+    """Whether a word ends a pattern of a case."""
+    return word.plain and word.text.endswith(")") and "(" not in word.text
+
+
 def _bare(found: _Script, command: list[Word]) -> list[Word]:
     """A command without the words before it that say nothing here, and without the patterns of a
     case."""
     while (
         command
         and command[0].plain
-        and (
-            command[0].text in _BEFORE
-            or (found.blocks and command[0].text.endswith(")") and "(" not in command[0].text)
-        )
+        and (command[0].text in _BEFORE or (found.blocks and _is_pattern(command[0])))
     ):
         command = command[1:]
-        while command and command[0].text.startswith("-") and _NAME.match(command[-1].text):
-            command = command[1:]
+        behind = next((at for at, w in enumerate(command) if not w.text.startswith("-")), 0)
+        if behind and _NAME.match(command[behind].text):
+            command = command[behind:]
     return command
 
 

@@ -106,6 +106,17 @@ class Source:
         """The commands of a script."""
         return self._script(self.text)
 
+    @property
+    def open_launch(self) -> str | None:
+        """A variable that depends on what runs, and that is a command or handed to a shell."""
+        script = self.script
+        for command in (*script.commands, *script.inner):
+            for before, word in zip(("", *command), command, strict=False):
+                started = before in ("", "eval") or re.fullmatch(r"-\w*c", before)
+                if started and word.strip("${}") in script.uncertain and script.is_open(word):
+                    return word
+        return None
+
     def command(
         self, signs: Collection[str], alone: Callable[[str], bool] = lambda word: False
     ) -> Command | None:

@@ -61,6 +61,13 @@ def test_quoted_words_are_read_as_they_were(listed: list[str]) -> None:
         "run --x $'a b' $\"c\"",
         "run --x=1\\\n2 --y",
         "A=\nB=1\nrun ${A:-d} x${A-e} ${B:+--x 2} ${B+--y} x${A:+no} x${A+yes}",
+        'P=4\nO=--a\n[[ $P -gt 1 ]] && O="$O --b"\n[ $P -gt 8 ] && O=--no\nrun $O',
+        "P=4\n[[ $P -gt 8 ]] || O=--b\n[ $P -gt 1 ] || O=--no\nrun $O",
+        "P=4\n[ $P = 8 ] && A=1 || A=2\n[ $P = 4 ] && B=1 || B=2\nrun $A $B",
+        "P=4\n[ $P = 4 ] && { A=1; B=2; }\n[ $P = 5 ] && { A=3; B=4; }\nrun $A $B",
+        "P=4\n((P==4)) && ((P>1)) && A=1\nrun $A",
+        "declare -a D=(--x 1 --y 'a b')\nrun \"${D[@]}\"",
+        "A=8\n((X=A/4))\n(( Y = X * $A ))\n((A+=2))\nrun $X $Y $A",
         "R=(--tp 2)\nR[1]=4\nR[2]='a b'\nrun \"${R[@]}\"",
         "A=(\n  --a 'b c'  # d)\n  e\n)\nB=(${A[@]} 'f')\nrun ${B[@]}",
     ],
@@ -97,7 +104,11 @@ def test_what_is_not_closed_is_an_error(script: str) -> None:
         "TP=4\nfor TP in 1 2; do :; done\nrun --tp $TP",
         "TP=4\nfor ((TP=1; TP<9; TP++)); do :; done\nrun --tp $TP",
         "TP=4\n((TP++))\nrun --tp $TP",
-        "TP=4\n(( TP = 8 * 2 ))\nrun --tp $TP",
+        "TP=4\n(( TP = 8 * 2, X = 1 ))\nrun --tp $TP",
+        "TP=4\n(( TP = Y / 2 ))\nrun --tp $TP",
+        "TP=4\nif [ $X = 1 ]; then (( TP = 8 )); fi\nrun --tp $TP",
+        "if [ $X = 1 ]; then TP=8; else run --tp $TP; fi; run --tp $TP",
+        "TP=$X\ncase $S in\n 7b) TP=1 ;;\nesac\nrun --tp $TP",
         "TP=4\nlet TP=TP*2\nrun --tp $TP",
         "TP=4\nread -r TP < file\nrun --tp $TP",
         "TP=4\nunset TP\nrun --tp $TP",
@@ -141,6 +152,28 @@ def test_files_that_are_read_in_are_read_as_bash_reads_them(
 def test_files_that_are_not_there_or_read_each_other_in_are_named() -> None:
     found = read_script("TP=2\nsource ~/.env\nsource me.sh", beside={"me.sh": ". me.sh"}.get)
     assert found.unread == ("~/.env", "me.sh")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "f() {\n local TP=4\n run --tp $TP\n}\nf",
+        "TP=1\nfor i in 1; do\n TP=4\n run --tp $TP\ndone",
+        "TP=1; for i in 1; do if true; then TP=2; fi; TP=4; run --tp $TP; done",
+        "TP=4\nif false; then TP=8; else run --tp $TP; fi",
+        "TP=4\nif false; then TP=8; elif true; then TP+=0; TP=4; run --tp $TP; fi",
+        "TP=4\ncase b in\n a) TP=1 ;;\n b) run --tp $TP ;;\nesac",
+        "TP=4\ncase b in\n a) TP=1 ;;\n b|c) TP=5; TP=4\n run --tp $TP ;;\nesac",
+    ],
+)
+def test_in_a_block_variables_have_the_values_that_it_gives_them(script: str) -> None:
+    seen = 'run() { printf "%s\\n" run "$@"; }\n' + script
+    said = subprocess.run(["bash", "-c", seen], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["run", "--tp", "4"]
+    found = read_script(script)
+    (inner,) = [each for each in found.inner if each[0] == "run"]
+    assert inner == ("run", "--tp", "4")
+    assert "TP" in found.uncertain
 
 
 @pytest.mark.parametrize(

@@ -696,6 +696,27 @@ def test_another_batch_says_which_accumulation_goes_with_it(
     assert facts["batch_size"] == batch
 
 
+def test_a_command_that_a_loop_makes_is_read_with_what_is_stated(tmp_path: Path) -> None:
+    script = f"""for C in 2,1 4,2; do
+      IFS=, read -r TP PP <<< "$C"
+      CMD="{GPT} --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP"
+      srun bash -c "$CMD"
+    done"""
+    with pytest.raises(LaunchError, match=r"\$TP depends on what runs.*--set TP="):
+        read_in(tmp_path, {"launch.sh": script}, Stated())
+    stated = Stated(settings={"TP": "4", "PP": "2"})
+    strategy = read_in(tmp_path, {"launch.sh": script}, stated).strategy
+    assert (strategy.tp, strategy.pp) == (4, 2)
+
+
+def test_a_variable_that_may_be_a_launch_is_asked_for(tmp_path: Path) -> None:
+    script = f"if [ $X = 1 ]; then CMD='{GPT}'; fi\nsrun bash -c \"$CMD\""
+    with pytest.raises(LaunchError, match=r"'\$CMD' may be the launch.*--set CMD=") as raised:
+        read_in(tmp_path, {"launch.sh": script}, Stated())
+    assert "nothing here is an option" not in str(raised.value)
+    assert read_in(tmp_path, {"launch.sh": script}, Stated(settings={"CMD": GPT})).strategy.dp == 8
+
+
 TP = "--tensor-model-parallel-size"
 
 
