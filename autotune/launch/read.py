@@ -258,7 +258,7 @@ def _not_modelled(
             )
         if reason is None:
             unknown.append(name)
-        elif given is not None and str(given).lower() not in ("false", "no"):
+        elif given not in (False, None) and str(given).lower() not in ("false", "no"):
             yield Note(name, reason, given)
     if unknown:
         raise LaunchError(f"{source.path}: {_unknown(target, unknown)}")

@@ -77,9 +77,14 @@ def not_simulated(options: Mapping[str, Any], *elsewhere: Subject) -> dict[str, 
         values = [str(given).lower() for given in about.values()]
         if any(value in _OFF for value in values) and not any(value in _ON for value in values):
             continue
-        telling = (n for n, value in zip(about, values, strict=True) if value not in _SAYS_NOTHING)
+        telling = (n for n, value in zip(about, values, strict=True) if _says(value))
         found |= {name: about[name] for name in list(telling)[:1]}
     return found
+
+
+def _says(value: str) -> bool:
+    """Whether a value says something of a run: what a path names may be anything."""
+    return value not in _SAYS_NOTHING and "/" not in value
 
 
 def reason_of(option: str) -> str | None:

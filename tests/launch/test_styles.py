@@ -444,6 +444,9 @@ def told_of(script: str, more: str, folder: Path) -> set[str]:
     return {note.what for note in read_in(folder, changed, stated).not_modelled} - without
 
 
+NOTHING: set[str] = set()
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize(
     ("more", "told"),
@@ -454,9 +457,10 @@ def told_of(script: str, more: str, folder: Path) -> set[str]:
         ("--tune_mm_mlp_adapter True", {"--tune_mm_mlp_adapter"}),
         ("--freeze-backbone true --bits 4", {"--freeze-backbone", "--bits"}),
         ("--torch_compile True --use_liger_kernel", {"--torch_compile", "--use_liger_kernel"}),
-        ("--lora_enable False --lora_r 128 --bits 16 --freeze_backbone False", set()),
-        ("--optim adamw_torch_fused --torch_compile no --output_dir ./lora", set()),
-        ("--learning_rate 2e-5 --save_strategy steps --adam_beta1 0.9", set()),
+        ("--lora_enable False --lora_r 128 --bits 16 --freeze_backbone False", NOTHING),
+        ("--optim adamw_torch_fused --torch_compile no --output_dir ./lora", NOTHING),
+        ("--pretrain_mm_mlp_adapter ./checkpoints/projector.bin", NOTHING),
+        ("--learning_rate 2e-5 --save_strategy steps --adam_beta1 0.9", NOTHING),
     ],
 )
 def test_options_of_a_script_that_bear_on_memory_are_told(

@@ -302,11 +302,7 @@ ROWS: tuple[Row, ...] = (
         ("gradient_precision",),
         (_WIDE,),
         lambda facts: {_WIDE: facts["gradient_precision"] != "compute"},
-        lambda options, facts: {
-            "gradient_precision": "fp32"
-            if truth(_WIDE, options.get(_WIDE, _USUAL[_WIDE]))
-            else "compute"
-        },
+        _read_gradients,
     ),
     row(
         tuple(DROPOUT),
