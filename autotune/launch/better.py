@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.launch.facts import WORKLOAD_FACTS, Facts, launch_of
 from autotune.launch.priced import launched_as_run, restricted, with_own_software
 from autotune.launch.rows import Options
-from autotune.launch.target import Target
+from autotune.launch.target import Note, Target
 from autotune.objectives.evaluation import Evaluation
 from distir.metrics import iteration_seconds
 from distir.strategy import Strategy
@@ -25,6 +25,9 @@ MOST = 3
 MOST_SIMULATED = 8
 """How many strategies, quickest first, are simulated as the framework runs them."""
 
+LEAST_GAIN = 0.001
+"""The part of the time that a better strategy saves at least: less would be shown as nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Better:
@@ -33,11 +36,14 @@ class Better:
 
     trial: Trial
     changes: dict[str, tuple[Any, Any]]
+    needed: tuple[Note, ...] = ()
+    """What a user has to add that a file does not need as it is."""
 
     def to_dict(self, batch_size: int) -> dict[str, Any]:
         """Plain JSON values."""
         changes = {name: {"from": a, "to": b} for name, (a, b) in self.changes.items()}
-        return {**self.trial.outcome(batch_size), "changes": changes}
+        needed = [note.to_dict() for note in self.needed]
+        return {**self.trial.outcome(batch_size), "changes": changes, "needed": needed}
 
 
 def space_around(target: Target, space: Any, strategy: Strategy | None = None) -> Any:
@@ -68,10 +74,10 @@ def better(
     facts: Facts,
     search: Search,
 ) -> list[Better]:
-    """The best strategies of a framework that fit and take less time than `strategy`, each of
-    another layout, all as the framework runs them. `run` is the result of `strategy` as the
-    framework runs it: if that does not fit, every strategy that fits is better, however long it
-    takes.
+    """The best strategies of a framework that fit and take less time than `strategy`, by
+    `LEAST_GAIN` and more, each of another layout, all as the framework runs them. `run` is the
+    result of `strategy` as the framework runs it: if that does not fit, every strategy that fits is
+    better, however long it takes.
 
     `options` are those of the file, and `facts` what they state.
     """
@@ -84,7 +90,7 @@ def better(
     if result.interrupted:
         raise KeyboardInterrupt
     name = iteration_seconds.name
-    seconds = run.metrics[name] if run.feasible else inf
+    seconds = run.metrics[name] * (1 - LEAST_GAIN) if run.feasible else inf
     expected = [each for each in result.layouts if (each.metric(name) or inf) < seconds]
     expected.sort(key=lambda trial: trial.metric(name) or inf)
     others = [trial for trial in expected if trial.strategy != strategy][:MOST_SIMULATED]
@@ -95,7 +101,18 @@ def better(
     simulated = launch_of(problem, strategy, simulator.plan(strategy)).facts
     left_open = {name: simulated[name] for name in WORKLOAD_FACTS if name in simulated}
     now = {**target.table.write({**left_open, **facts}), **_otherwise(target, options, facts)}
-    return [Better(trial, _changes(problem, target, options, now, trial)) for trial in found[:MOST]]
+    there = set(_reasons(target, simulated))
+    made: list[Better] = []
+    for trial in found[:MOST]:
+        then = launch_of(problem, trial.strategy, simulator.plan(trial.strategy)).facts
+        needed = (note for why, note in _reasons(target, then).items() if why not in there)
+        made.append(Better(trial, _changes(target, options, now, then), tuple(needed)))
+    return made
+
+
+def _reasons(target: Target, facts: Facts) -> dict[str, Note]:
+    """What a user has to add to a launch, by the reasons."""
+    return {note.reason: note for note in target.missing(facts)}
 
 
 def _as_run(problem: Problem, target: Target, trial: Trial) -> Trial | None:
@@ -114,11 +131,10 @@ def _otherwise(target: Target, options: Options, facts: Facts) -> dict[str, Any]
 
 
 def _changes(
-    problem: Problem, target: Target, options: Options, now: Options, trial: Trial
+    target: Target, options: Options, now: Options, facts: Facts
 ) -> dict[str, tuple[Any, Any]]:
-    simulator: Any = problem.simulator
-    plan = simulator.plan(trial.strategy)
-    then = target.table.write(launch_of(problem, trial.strategy, plan).facts)
+    """The options to change so that a launch has these facts."""
+    then = target.table.write(facts)
     now = {**now, **_spelled_otherwise(target, options, now, then)}
     names = dict.fromkeys([*now, *then])
     return {n: (now.get(n), then.get(n)) for n in names if now.get(n) != then.get(n)}

@@ -33,6 +33,7 @@ def read_page(
     for each in found or ():
         blocks.append(Text(better_line(problem, as_run[0], each) + ":"))
         changes = [[change_line(name, now, then)] for name, (now, then) in each.changes.items()]
+        changes += [[f"needs {note.what}: {note.reason}"] for note in each.needed]
         blocks.append(Table(("",), changes))
     if found is not None and not found:
         blocks.append(Text(f"Nothing better was found in what {reading.target.name} can state."))

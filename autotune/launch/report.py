@@ -82,6 +82,8 @@ def _read_parts(
         yield Text(better_line(problem, result, each), style="green")
         for name, (now, then) in each.changes.items():
             yield Text(f"  {change_line(name, now, then)}")
+        for note in each.needed:
+            yield Text(f"  needs {note.what}: {note.reason}")
 
 
 def run_line(problem: Problem, target: Target, as_run: Any) -> str:

@@ -371,7 +371,7 @@ def _command(
                 f"{name}='…'"
             )
     for word in (*words, *_further_values(source, after)):
-        if _is_variable(word):
+        if _is_variable(word) and not word.startswith("$(("):  # a sum is one number
             raise LaunchError(f"{source.path}: {_left_open(word)}")
     return Command(tuple(words), options, launcher)
 

@@ -11,6 +11,7 @@ import pytest
 
 from autotune import tune
 from autotune.cli import main
+from autotune.launch import better
 from distir.errors import DistirError
 from distir.factoring import ExpertFactors
 from distir.schedules import find_schedule
@@ -169,6 +170,50 @@ def test_what_is_better_changes_no_workload(
     found = json_of(capsys, "read", "ds_config.json", "--cluster", "hgx-h100", *stated)
     assert found["better"]
     assert all("--max_length" not in each["changes"] for each in found["better"])
+
+
+TRAINED = (
+    "read", "ds_config.json", "--devices", "32", "--model", "llama3-8b", "--cluster", "hgx-h100",
+    "--sequence-length", "1024", "--batch-size", "128", "--space", "small",
+)  # fmt: skip
+
+
+def deepspeed_with(stage: int, folder: Path) -> None:
+    stated = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    (folder / "ds_config.json").write_text(
+        json.dumps({**stated, "zero_optimization": {"stage": stage}})
+    )
+
+
+@pytest.mark.slow(seconds=13)
+def test_what_a_better_plan_needs_beside_its_options_is_told(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """DeepSpeed has a pipeline only where the script makes one."""
+    deepspeed_with(0, folder)
+    found = json_of(capsys, *TRAINED)["better"]
+    assert any(each["strategy"]["pp"] > 1 for each in found)
+    for each in found:
+        needed = [note["reason"] for note in each["needed"] if note["what"] == "pipeline"]
+        pp = each["strategy"]["pp"]
+        assert len(needed) == (pp > 1)
+        assert all(f"num_stages={pp}" in reason for reason in needed)
+    assert main([*TRAINED]) == 0
+    assert "needs pipeline: the script must make PipelineModule" in capsys.readouterr().out
+
+
+@pytest.mark.slow(seconds=10)
+def test_what_saves_next_to_nothing_is_not_better(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deepspeed_with(3, folder)
+    all_found = json_of(capsys, *TRAINED)
+    now = all_found["as_run"]["metrics"]["iteration_seconds"]
+    saved = [1 - each["metrics"]["iteration_seconds"] / now for each in all_found["better"]]
+    assert saved[0] > saved[-1] >= better.LEAST_GAIN
+    monkeypatch.setattr(better, "LEAST_GAIN", (saved[0] + saved[-1]) / 2)
+    fewer = json_of(capsys, *TRAINED)["better"]
+    assert 0 < len(fewer) < len(saved)
 
 
 @pytest.mark.slow(seconds=5)
