@@ -721,6 +721,30 @@ def test_a_variable_that_may_be_a_launch_is_asked_for(tmp_path: Path) -> None:
     assert read_in(tmp_path, {"launch.sh": script}, Stated(settings={"CMD": GPT})).strategy.dp == 8
 
 
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        (f"{GPT} --recompute-granularity selective", "--recompute-modules"),
+        (f"{BRIDGE} model.recompute_granularity=selective", "model.recompute_modules"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("modules", "more"),
+    [(["layernorm"], None), (["core_attn"], ""), (["layernorm", "mlp"], "mlp"), (["mlp"], "mlp")],
+)
+def test_recomputation_of_more_than_is_simulated_needs_less_memory(
+    script: str, option: str, modules: list[str], more: str | None, tmp_path: Path
+) -> None:
+    """Attention is one kernel, which keeps nothing that could be computed again."""
+    plain = f"{option} {' '.join(modules)}"
+    said = plain if option.startswith("-") else f"{option}=[{','.join(modules)}]"
+    reading = read_in(tmp_path, {"launch.sh": f"{script} {said}"}, Stated())
+    reasons = [note.reason for note in reading.not_modelled if note.what == option]
+    assert len(reasons) == (more is not None)
+    for reason in reasons:
+        assert (f"without {more}, so that less memory" in reason) == bool(more)
+
+
 TP = "--tensor-model-parallel-size"
 
 

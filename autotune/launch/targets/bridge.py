@@ -23,7 +23,7 @@ from autotune.launch.targets.megatron import (
     LAYERS,
     STRATEGY_ROWS,
     environment,
-    recomputes_more,
+    recomputes_otherwise,
 )
 from autotune.launch.targets.megatron_core import LIMITS, approximations
 from distir.factoring import EXPERT_ORDERS
@@ -182,7 +182,7 @@ def _read_recipe(options: Options, facts: Facts) -> Facts:
 
 def _of_model(known: Facts) -> Facts:
     """What is to be known of a model that a recipe makes."""
-    wanted = (LAYERS, f"{MODEL}experts.count", *DROPOUT)
+    wanted = (LAYERS, f"{MODEL}experts.count", f"{MODEL}latent.key_rank", *DROPOUT)
     return {name: known[name] for name in wanted if name in known}
 
 
@@ -386,7 +386,7 @@ def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     for name, usual in _USUAL.items():
         if name not in options:
             yield Note(name, "not stated: taken as most recipes have it", usual)
-    for note in recomputes_more(_of_megatron(options), facts):
+    for note in recomputes_otherwise(_of_megatron(options), facts):
         yield replace(note, what=NAMES[note.what])
     for fact, option in DROPOUT.items():
         if typed(float, option, options.get(option, 0.0)) and not facts.get(fact):

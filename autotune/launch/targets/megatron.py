@@ -359,8 +359,21 @@ def _recomputed_layers(options: Options) -> int:
     return typed(int, _NUM_LAYERS, options[_NUM_LAYERS])
 
 
-def recomputes_more(options: Options, facts: Facts) -> Iterator[Note]:
-    """What to know where more layers are to be recomputed than the model has."""
+_MODULES = "--recompute-modules"
+
+
+def recomputes_otherwise(options: Options, facts: Facts) -> Iterator[Note]:
+    """What to know where other parts of layers are to be recomputed than is simulated, or more
+    layers than the model has."""
+    if facts["recompute"] == "selective":
+        given = options.get(_MODULES, "core_attn")
+        modules = {given} if isinstance(given, str) else set(given)
+        simulated = modules_recomputed(facts)
+        if modules != set(simulated):
+            reason = f"what is simulated is {', '.join(simulated)}"
+            more = ", ".join(sorted(modules.difference(simulated, ("core_attn",))))
+            held = f"{reason}; without {more}, so that less memory may be needed than is said"
+            yield Note(_MODULES, held if more else reason, given)
     if facts["recompute"] != "full" or options.get("--recompute-method") != "block":
         return
     if LAYERS not in facts:
@@ -594,16 +607,10 @@ def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
             "software stack's: see --stack",
             False,
         )
-    if facts["recompute"] == "selective":
-        given = options.get("--recompute-modules", "core_attn")
-        modules = {given} if isinstance(given, str) else set(given)
-        if modules != set(modules_recomputed(facts)):
-            simulated = ", ".join(modules_recomputed(facts))
-            yield Note("--recompute-modules", f"what is simulated is {simulated}", given)
     dispatcher = options.get(DISPATCHER, DISPATCHERS[0])
     if facts["ep"] * facts["tp"] > 1 and "--num-experts" in options and dispatcher != EXCHANGING:
         yield Note(DISPATCHER, f"what is simulated is {EXCHANGING}", dispatcher)
-    yield from recomputes_more(options, facts)
+    yield from recomputes_otherwise(options, facts)
     if "--use-torch-fsdp2" in options:
         yield Note("--use-torch-fsdp2", "simulated as any sharding of parameters", True)
 
