@@ -95,6 +95,8 @@ class _Script:
     """The text of a file that the script reads in; None if it is not there."""
     read_in: list[str] = field(default_factory=list[str])
     """The files that are being read in, one in another."""
+    files: int = 0
+    """How many have been read in."""
     unread: list[str] = field(default_factory=list[str])
     """The files that it reads in and that are not there."""
 
@@ -249,19 +251,20 @@ def _take_text(found: _Script, text: str, stated: Mapping[str, list[str]]) -> No
 SOURCES = ("source", ".")
 """Commands that read a file in, as if it stood in their place."""
 
-MOST_READ_IN = 5
-"""Files that are read in, one in another."""
+MOST_READ_IN, MOST_FILES = 5, 100
+"""Files that are read in, one in another and in all."""
 
 
 def _take_file(found: _Script, name: str, stated: Mapping[str, list[str]]) -> None:
     """Takes the commands of a file in that a script reads in."""
     deep = name in found.read_in or len(found.read_in) == MOST_READ_IN
-    text = None if deep else found.beside(name)
+    text = None if deep or found.files == MOST_FILES else found.beside(name)
     if text is None:
         found.unread.append(name)
         return
     chain, depth = (found.doubtful, found.passed_over, found.succeeded), len(found.blocks)
     found.read_in.append(name)
+    found.files += 1
     _take_text(found, text, stated)
     found.read_in.pop()
     found.doubtful, found.passed_over, found.succeeded = chain

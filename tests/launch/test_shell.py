@@ -149,6 +149,11 @@ def test_files_that_are_read_in_are_read_as_bash_reads_them(
     assert not found.unread
 
 
+def test_files_that_read_in_very_many_others_come_to_an_end() -> None:
+    many = {f"{n}.sh": f". {n + 1}.sh\n" * 50 for n in range(9)}
+    assert read_script(". 0.sh", beside=many.get).unread
+
+
 def test_files_that_are_not_there_or_read_each_other_in_are_named() -> None:
     found = read_script("TP=2\nsource ~/.env\nsource me.sh", beside={"me.sh": ". me.sh"}.get)
     assert found.unread == ("~/.env", "me.sh")
