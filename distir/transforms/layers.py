@@ -122,8 +122,11 @@ def _others(blocks: Blocks, layers: Collection[int]) -> set[int]:
 
 
 def _is_like(blocks: Blocks, index: int, layer: int) -> bool:
-    """Whether a block takes and hands on what a layer hands on."""
+    """Whether a block takes and hands on what a layer hands on, and can be split inside if that
+    can: what makes embeddings as wide as layers are cannot."""
     block, known = blocks.blocks[index], blocks.blocks[layer]
+    if blocks.internal_of(layer) and not blocks.internal_of(index):
+        return False
     return block.hands_on and known.hands_on and _outputs(block) == _outputs(known)
 
 

@@ -96,10 +96,10 @@ class _Neighbours:
             self._torn[before] -= behind in self._parts and often < self._often(at + 1, at + 2)
 
     def belongs_before(self, at: int) -> bool:
-        """Whether a piece belongs to the one before it, as a norm at the end of a layer does, even
-        of the last one: if it comes behind most of the likes of that one, as most pieces of its
-        kind do, and no more parts of layers come both with and without it then than if it belonged
-        to the piece behind it."""
+        """Whether a piece, if it has no matrix, belongs to the one before it, as a norm at the end
+        of a layer does, even of the last one: if it comes behind most of the likes of that one, as
+        most pieces of its kind do, and no more parts of layers come both with and without it then
+        than if it belonged to the piece behind it. Parts of layers belong to themselves alone."""
         kind = self._kinds[at]
         if kind in self._parts or self._before[kind] <= 0:
             return False
@@ -111,9 +111,11 @@ class _Neighbours:
     def repeated_end(self, begin: int, end: int) -> int:
         """Where in a run of pieces the longest part of it begins that comes without what is before
         it more often than with it, up to the end of the run: so does a layer, the first of which
-        comes behind what makes patches of an image. The run's beginning if there is none."""
-        whole = self._often(begin, end)
-        places = (at for at in range(begin + 1, end) if not self.belongs_before(at))
+        comes behind what makes patches of an image. The run's beginning if there is none. Parts of
+        more than `LONGEST_PERIOD` pieces are not looked for."""
+        whole = self._often(begin, end) if end - begin <= LONGEST_PERIOD else 1
+        longest = range(max(begin + 1, end - LONGEST_PERIOD), end)
+        places = (at for at in longest if not self.belongs_before(at))
         return next((at for at in places if self._often(at, end) > 2 * whole), begin)
 
     def _often(self, begin: int, end: int) -> int:
@@ -133,11 +135,11 @@ def merge_pieces(
     """Merges pieces until each has an axis to split. `start` makes a piece without ops.
 
     A piece without one joins the next, but for copies that have none and come again and again: each
-    is a piece, as of layers whose norms need whole what their products make; and but for one with a
-    matrix before what can be split and comes without it more often, as layers do. A piece without a
-    matrix joins the one before if that is a table or a head, since positions are added to what an
-    embedding gives, and where it belongs to that, as a norm at a layer's end. So does the last
-    piece if it has no matrix.
+    is a piece, as of layers whose norms need whole what their products make. Where what can be
+    split at last comes more often without what was before it, that is a piece of its own if it has
+    a matrix. A piece without a matrix joins the one before if that is a table or a head, since
+    positions are added to what an embedding gives, and where it belongs to that, as a norm at a
+    layer's end. So does the last piece if it has no matrix.
     """
     merged: list[list[Node]] = []
     neighbours = _Neighbours(pieces, roles)
@@ -145,6 +147,13 @@ def merge_pieces(
     closed_by_output = False
     whole: list[tuple[Hashable, ...]] = []
     begin = 0
+
+    def goes_before(at: int) -> bool:
+        """Whether a piece has no matrix, and belongs to the one before it."""
+        if at == len(pieces) or not neighbours.belongs_before(at):
+            return False
+        return not _grown(pieces[at : at + 1], start).found.has_matrix
+
     for at, nodes in enumerate(pieces):
         if not piece.nodes:
             begin = at
@@ -166,7 +175,9 @@ def merge_pieces(
                 piece = end
             merged.append(piece.nodes)
             piece, closed_by_output = start(), not piece.found.internal
-        elif piece.found.has_matrix and (copies := piece.copies(whole)):
+        elif not piece.found.has_matrix or goes_before(at + 1):
+            continue  # copies end with what belongs to them
+        elif copies := piece.copies(whole):
             merged += copies
             piece, closed_by_output = start(), False
     if piece.nodes:

@@ -84,12 +84,12 @@ def made_late(
     shared: Collection[Value],
     activations: Collection[Value],
 ) -> list[Node]:
-    """The ops in an order in which those that a layer makes of its own for itself come right before
-    they are read, in the first layer, too: what its activations are scaled and shifted with, which
-    are operands that are repeated along an axis, and what it makes of `shared` values alone, as the
-    keys of an encoder's output.
+    """The ops in an order in which those come right before what reads them, in the first layer as
+    in the others, that make what activations are scaled and shifted with, which are operands that
+    are repeated along an axis, and those that make something of `shared` values alone, as the keys
+    of an encoder's output.
 
-    The `outputs`, and all that the `shared` values are made of, stay where they are.
+    What makes `outputs` and `shared` values stays where it is.
     """
     late = _making_repeated(nodes, outputs, shared)
     read = {value for node in nodes for value in node.operands}.difference(outputs)

@@ -92,6 +92,31 @@ def test_all_layers_are_one_kind_of_block(layers: int, beginning: str, last: boo
     assert all(len(block.parameters) == 8 for block in inside)
 
 
+@pytest.mark.parametrize("layers", [4, 12])
+def test_layers_without_an_axis_to_split_end_where_they_do(layers: int) -> None:
+    """A norm inside of a layer needs whole what its first product makes; another ends the layer,
+    and what comes before the first."""
+    made = Layers()
+    x = made.norm(made.product(made.builder.input("image", (BATCH, LENGTH, 48)), WIDTH))
+    for _ in range(layers):
+        inner = made.norm(made.builder.add(Relu(), made.product(x, WIDTH)))
+        x = made.norm(made.builder.add(Add(), x, made.product(inner, WIDTH)))
+    blocks = blocks_of(made.head(x))
+    assert kinds(blocks) == [layers, 1, 1]
+    workload = Workload(model=LoadedModel("layers", blocks.function), batch_size=8)
+    assert workload.num_layers == layers
+
+
+@pytest.mark.parametrize("layers", [4, 8])
+def test_what_makes_embeddings_as_wide_as_layers_is_no_layer(layers: int) -> None:
+    made = Layers()
+    x = made.product(made.norm(made.table("ids")), WIDTH)
+    for _ in range(layers):
+        x = made.layer(x, last=False)
+    function = made.head(made.norm(x))
+    assert Workload(model=LoadedModel("layers", function), batch_size=8).num_layers == layers
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["norm first", "norm last"])
 @pytest.mark.parametrize("layers", [(3, 4), (6, 5), (2, 7)])
 def test_an_encoder_and_a_decoder_end_where_their_layers_do(
