@@ -16,26 +16,32 @@ from distir.errors import DistirError
 __all__ = ["Hardware", "hardware_family", "hardware_of", "hardware_words"]
 
 _RATE = re.compile(
-    r"(?:(?P<times>\d+) ?[x×] ?)?(?:[a-z][\w-]* )*?"
-    r"(?P<rate>\d+(?:\.\d+)?) ?g(?:(?P<bytes>(?-i:B)(?:ps|/s))|(?:b|bits?)(?:ps|/s)|(?![a-z]))",
+    r"(?:(?P<times>\d+) ?(?:(?:nics?|ports?|rails?|hcas?|adapters?) )?(?:[x×*]|\bof\b|\bat\b) ?)?"
+    r"(?:(?!nodes?\b|servers?\b|gpus?\b|[dh]gx\b|[abhv]\d+\b)[a-z][\w-]* )*?"
+    r"(?P<rate>\d+(?:\.\d+)?) ?(?P<scale>[gt])"
+    r"(?:(?P<bytes>(?-i:B)(?:ytes)?(?:ps|/s))|(?P<bits>(?:b|bits?)(?:ps|/s|e\b| ethernet)|igabit)"
+    r"|(?<=g)(?![a-z]))"
+    r"(?: ?[x×*] ?(?P<after>\d+)\b)?",
     re.IGNORECASE,
 )
-"""`8x HDR IB 200Gb/s`, `1600 Gbps`, `8x200G`: bits per second; `8x50 GB/s`: bytes per second."""
+"""`8x HDR IB 200Gb/s`, `1600 Gbps`, `400 GbE x8`, `8x200G`: bits per second; `8x50 GB/s`: bytes."""
 
 _NETWORK = re.compile(
-    r"infini ?band|\bib\b|\b[hnx]dr\b|\broce|ethernet|omni-?path|slingshot|\befa\b|\bnics?\b|rdma"
-    r"|network|inter-?node|between nodes",
+    r"infini ?band|\bib\b|\b[enhx]dr\b|\broce|ethernet|gbe\b|omni-?path|slingshot|\befa\b|\bnics?\b"
+    r"|rdma|network|inter-?node|between nodes",
     re.IGNORECASE,
 )
-"""What names a network: bytes per second are taken for its rate only beside one of these words."""
+"""What names a network: bytes per second, and a number of G alone, which may be memory, are taken
+for its rate only beside one of these words."""
 
-_WITHIN = re.compile(r"nvlink|nvswitch|intra", re.IGNORECASE)
+_WITHIN = re.compile(r"nvlink|nvswitch|intra|pcie", re.IGNORECASE)
 
 _PER_DEVICE = re.compile(
-    r"(?:per|each|a|every|/) ?(?:gpu|device|accelerator|rank)\b", re.IGNORECASE
+    r"(?:\bper|\beach|\bevery|/)[ -]?(?:gpu|device|accelerator|rank)\b", re.IGNORECASE
 )
 _PER_NODE = re.compile(
-    r"(?:per|each|a|every|/) ?(?:node|server|host|machine)\b|node-node|inter-?node", re.IGNORECASE
+    r"(?:\bper|\beach|\bevery|/)[ -]?(?:node|server|host|machine)\b|node-node|inter-?node",
+    re.IGNORECASE,
 )
 
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
@@ -161,15 +167,19 @@ def network_rate(text: str, node: int) -> NetworkRate | None:
     """The rate of the network that a text describes, or None where it states none: a node's, which
     its devices share, unless it is said to be a device's. What the text says of links within a node
     is left aside."""
-    for part in re.split(r"[;,]", text):
-        found = None if _WITHIN.search(part) else _RATE.search(part)
-        if found is None or (found["bytes"] and not _NETWORK.search(part)):
+    for part in re.split(r"[;,+()]|\band\b", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)):
+        named, found = _NETWORK.search(part), _RATE.search(part)
+        if found is None or (_WITHIN.search(part) and not named):
             continue
-        bits = float(found["rate"]) * 1e9 * (8 if found["bytes"] else 1)
+        ports = int(found["times"] or found["after"] or 1)
+        if not named and (found["bytes"] or (not found["bits"] and ports == 1)):
+            continue
+        scale = 1e12 if found["scale"].lower() == "t" else 1e9
+        bits = float(found["rate"]) * scale * (8 if found["bytes"] else 1)
         if _PER_DEVICE.search(part):
-            return NetworkRate(bits / 8, said_of=True)
-        said = bool(found["times"] or _PER_NODE.search(part))
-        return NetworkRate(bits * int(found["times"] or 1) / node / 8, said)
+            return NetworkRate(bits * (1 if ports == node else ports) / 8, said_of=True)
+        said = ports > 1 or _PER_NODE.search(part) is not None
+        return NetworkRate(bits * ports / node / 8, said)
     return None
 
 

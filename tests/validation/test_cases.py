@@ -591,6 +591,24 @@ def test_counters_of_memory_show_more_than_tensors() -> None:
         ("InfiniBand 8x50 GB/s", 400),
         ("RoCE, 50 GB/s per GPU network", 400),
         ("EFA 3200 Gbps", 400),
+        ("3.2 Tbps EFA", 400),
+        ("1,600 Gbps per node", 200),
+        ("3200 Gb/s per node (400 Gb/s per GPU)", 400),
+        ("NVLink + InfiniBand 8x200 Gb/s", 200),
+        ("NVLink and 400 Gb/s IB", 50),
+        ("NVIDIA GPU nodes with 400 Gb/s InfiniBand", 50),
+        ("16x H100 nodes 400 Gb/s InfiniBand", 50),
+        ("4x A100 40G, HDR 200 Gb/s", 25),
+        ("A100-80G; InfiniBand 200 Gb/s", 25),
+        ("PCIe 256 Gb/s; HDR 100 Gb/s", 12.5),
+        ("2x200 Gb/s per GPU", 400),
+        ("8x 400 Gb/s per GPU", 400),
+        ("200 Gb/s x8", 200),
+        ("8 NICs of 400 Gb/s", 400),
+        ("Slingshot 11, 4 NICs x 25 GB/s per node", 100),
+        ("8x400 GbE", 400),
+        ("100 Gigabit Ethernet", 12.5),
+        ("10 Gbit Ethernet", 1.25),
     ],
 )
 def test_a_network_is_shared_by_the_devices_of_a_node(text: str, gigabits: float) -> None:
@@ -618,7 +636,10 @@ def test_a_rate_is_told_that_may_be_a_node_s_or_a_device_s(text: str, said_of: b
 
 @pytest.mark.parametrize(
     "text",
-    ["", "RoCE RDMA between nodes", "NVLink intra-node", "Selene", "900 GB/s", "nvlink 900 GB/s"],
+    [
+        *("", "RoCE RDMA between nodes", "NVLink intra-node", "Selene", "900 GB/s"),
+        *("nvlink 900 GB/s", "8x H100 80G", "PCIe 64 GB/s", "GPUs with 80G"),
+    ],
 )
 def test_networks_of_unstated_bandwidth_have_none(text: str) -> None:
     assert network_rate(text, 8) is None
@@ -799,6 +820,12 @@ def test_the_column_of_the_dispatcher_counts_before_words() -> None:
         ("grad_reduce_in_fp32: true", "bf16_gradients", "fp32"),
         ("--accumulate-allreduce-grads-in-fp32", "bf16_gradients", "fp32"),
         ("bf16 parameters", "bf16_gradients", None),
+        ("no bf16 gradients", "bf16_gradients", "fp32"),
+        ("--no-grad-reduce-in-bf16", "bf16_gradients", "fp32"),
+        ("without grad-reduce-in-bf16", "bf16_gradients", "fp32"),
+        ("grad_reduce_in_bf16: false", "bf16_gradients", "fp32"),
+        ("bf16 gradients, fp32 accumulation", "bf16_gradients", None),
+        ("gradient all-reduce in bf16", "bf16_gradients", "compute"),
     ],
 )
 def test_numbers_and_policies_in_words_fill_blanks(notes: str, name: str, value: object) -> None:
