@@ -319,7 +319,7 @@ def test_measured_products_of_another_device_are_said_to_be_of_no_use() -> None:
 
 def test_a_problem_says_first_that_memory_is_not_claimed() -> None:
     (told,) = load_problem("gpt2", stack="fsdp-eager").notes
-    assert told.startswith("Memory with fsdp-eager is not claimed: simulated peaks are 13 and 15 %")
+    assert told.startswith("Memory with fsdp-eager is not claimed: simulated peaks are 11 and 15 %")
     plain = replace(load_stack("ideal"), claims_memory=False)
     assert load_problem("mlp-2x32", devices=1, stack=plain).notes == (
         "Memory with ideal is not claimed.",

@@ -1,8 +1,8 @@
 """Peaks of memory that torchtitan published for December 2024, against simulated ones.
 
 benchmarks/llama3_h100_202412_torchtitan.md, tables 1 to 3: GiB that PyTorch's allocator reserved at
-most, of Llama 3.1 8B, sharded by FSDP2. The loss was not compiled then (torchtitan e8977b007 to
-bbb1b616e), which `validate` reads from a row's date.
+most, of Llama 3.1 8B, sharded by FSDP2, whose gradients are fp32. The loss was not compiled then
+(torchtitan e8977b007 to bbb1b616e), which `validate` reads from a row's date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ SPLIT = {"loss_copies": 4}
 def reserved_gib(stack: SoftwareStack, plan: Strategy, sequence: int, batch: int) -> float:
     """The reading of torch.cuda.max_memory_reserved at the fullest device."""
     model = load_model("llama3-8b")
-    workload = Workload(model=model, batch_size=batch, sequence_length=sequence)
+    workload = Workload(
+        model=model, batch_size=batch, sequence_length=sequence, gradient_precision="fp32"
+    )
     simulator = Simulator(workload, load_cluster("hgx-h100", plan.devices), stack)
     held = simulator.simulate(plan).metrics["peak_memory_bytes"]
     return as_counted(held, "reserved", 0.0) / GIB
@@ -72,7 +74,12 @@ def test_a_loss_over_split_logits_holds_a_copy_more() -> None:
     """Llama 3.1 70B on 256 devices, 8 of them per tensor, table 4: 71.9 GiB, and 67.6 with
     asynchronous tensor parallelism."""
     plan = Strategy(dp=32, tp=8, zero=3, recompute="full", sequence_parallel=True)
-    workload = Workload(model=load_model("llama3-70b"), batch_size=512, sequence_length=8192)
+    workload = Workload(
+        model=load_model("llama3-70b"),
+        batch_size=512,
+        sequence_length=8192,
+        gradient_precision="fp32",
+    )
     found: list[float] = []
     for facts in (OF_ITS_TIME, {**OF_ITS_TIME, **SPLIT}):
         stack = replace(load_stack("fsdp-compiled"), **facts)
