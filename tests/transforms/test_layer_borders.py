@@ -8,43 +8,19 @@ import pytest
 
 from distir import Workload, load_model
 from distir.importers.load import LoadedModel
-from distir.ir import Builder, DType, Function, Value
+from distir.ir import Function, Value
 from distir.ops.activations import Gelu, Relu
-from distir.ops.arithmetic import Add
-from distir.ops.linalg import MatMul
-from distir.ops.lookup import Gather
-from distir.ops.norm import LayerNormalization
 from distir.transforms.blocks import Blocks
+from tests.transforms.layered import BATCH, FFN, LENGTH, WIDTH, Layered
 
-BATCH, LENGTH, WIDTH, FFN = 11, 23, 64, 96
 
-
-class Layers:
-    """A function to which layers are added."""
-
-    def __init__(self) -> None:
-        self.builder = Builder("layers")
-        self._parameters = 0
-
-    def parameter(self, *shape: int) -> Value:
-        self._parameters += 1
-        return self.builder.parameter(f"p{self._parameters}", shape)
-
-    def product(self, x: Value, width: int) -> Value:
-        return self.builder.add(MatMul(), x, self.parameter(x.type.shape[-1], width))
-
-    def norm(self, x: Value) -> Value:
-        scale, shift = self.parameter(WIDTH), self.parameter(WIDTH)
-        return self.builder.add(LayerNormalization(), x, scale, shift)
-
-    def table(self, name: str) -> Value:
-        ids = self.builder.input(name, (BATCH, LENGTH), DType.INT64)
-        return self.builder.add(Gather(), self.parameter(500, WIDTH), ids)
+class Layers(Layered):
+    """A function to which layers of two halves are added."""
 
     def patches(self) -> Value:
         """What is made of an image: a product that no tensor parallelism can split."""
         image = self.builder.input("image", (BATCH, LENGTH, 48))
-        made = self.builder.add(Add(), self.product(image, WIDTH), self.parameter(LENGTH, WIDTH))
+        made = self.sum(self.product(image, WIDTH), self.parameter(LENGTH, WIDTH))
         return self.builder.add(Gelu(), made)
 
     def half(self, x: Value, ffn: int, read: Value | None = None, last: bool = True) -> Value:
@@ -53,16 +29,13 @@ class Layers:
         made = x if last else self.norm(x)
         made = self.product(made, ffn)
         if read is not None:
-            made = self.builder.add(Add(), made, self.product(read, ffn))
+            made = self.sum(made, self.product(read, ffn))
         made = self.product(self.builder.add(Relu(), made), WIDTH)
-        made = self.builder.add(Add(), x, made)
+        made = self.sum(x, made)
         return self.norm(made) if last else made
 
     def layer(self, x: Value, last: bool, read: Value | None = None) -> Value:
         return self.half(self.half(x, FFN, read, last), 2 * FFN, None, last)
-
-    def head(self, x: Value) -> Function:
-        return self.builder.build([self.product(x, 700)])
 
 
 def blocks_of(function: Function) -> Blocks:
@@ -80,7 +53,7 @@ def kinds(blocks: Blocks) -> list[int]:
 def test_all_layers_are_one_kind_of_block(layers: int, beginning: str, last: bool) -> None:
     """Whatever they come behind, and though nothing comes behind the last one's norm but a head."""
     made = Layers()
-    x = made.patches() if "patches" in beginning else made.table("ids")
+    x = made.patches() if "patches" in beginning else made.tokens("ids")
     if "normed" in beginning:
         x = made.norm(x)
     for _ in range(layers):
@@ -100,7 +73,7 @@ def test_layers_without_an_axis_to_split_end_where_they_do(layers: int) -> None:
     x = made.norm(made.product(made.builder.input("image", (BATCH, LENGTH, 48)), WIDTH))
     for _ in range(layers):
         inner = made.norm(made.builder.add(Relu(), made.product(x, WIDTH)))
-        x = made.norm(made.builder.add(Add(), x, made.product(inner, WIDTH)))
+        x = made.norm(made.sum(x, made.product(inner, WIDTH)))
     blocks = blocks_of(made.head(x))
     assert kinds(blocks) == [layers, 1, 1]
     workload = Workload(model=LoadedModel("layers", blocks.function), batch_size=8)
@@ -110,7 +83,7 @@ def test_layers_without_an_axis_to_split_end_where_they_do(layers: int) -> None:
 @pytest.mark.parametrize("layers", [4, 8])
 def test_what_makes_embeddings_as_wide_as_layers_is_no_layer(layers: int) -> None:
     made = Layers()
-    x = made.product(made.norm(made.table("ids")), WIDTH)
+    x = made.product(made.norm(made.tokens("ids")), WIDTH)
     for _ in range(layers):
         x = made.layer(x, last=False)
     function = made.head(made.norm(x))
@@ -126,12 +99,12 @@ def test_an_encoder_and_a_decoder_end_where_their_layers_do(
     and its last layer differs only in that it does not hand that output on."""
     encoder, decoder = layers
     made = Layers()
-    memory = made.table("ids")
+    memory = made.tokens("ids")
     for _ in range(encoder):
         memory = made.layer(memory, last)
     if not last:
         memory = made.norm(memory)
-    x = made.table("targets")
+    x = made.tokens("targets")
     for _ in range(decoder):
         x = made.layer(x, last, memory)
     blocks = blocks_of(made.head(x))

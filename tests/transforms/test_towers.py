@@ -7,53 +7,29 @@ import pytest
 from distir import Strategy, Workload
 from distir.execute.verify import Verifier
 from distir.importers.load import LoadedModel
-from distir.ir import Builder, DType, Function, Value
+from distir.ir import Function, Value
 from distir.ops.activations import Relu
-from distir.ops.arithmetic import Add, Sum
+from distir.ops.arithmetic import Sum
 from distir.ops.linalg import MatMul
 from distir.ops.lookup import Gather
 from distir.ops.norm import LayerNormalization
+from tests.transforms.layered import FFN, WIDTH, Layered
 
-BATCH, LENGTH, WIDTH, FFN = 11, 23, 64, 96
 
-
-class Towers:
-    """A function to which layers are added."""
-
-    def __init__(self) -> None:
-        self.builder = Builder("towers")
-        self._parameters = 0
-
-    def parameter(self, *shape: int) -> Value:
-        self._parameters += 1
-        return self.builder.parameter(f"p{self._parameters}", shape)
-
-    def tokens(self, name: str) -> Value:
-        """Rows of a table that an input chooses."""
-        ids = self.builder.input(name, (BATCH, LENGTH), DType.INT64)
-        return self.builder.add(Gather(), self.parameter(500, WIDTH), ids)
-
-    def sum(self, *values: Value) -> Value:
-        return self.builder.add(Add(), *values)
+class Towers(Layered):
+    """A function to which towers of layers are added."""
 
     def layer(self, x: Value, beside: Value | None = None) -> Value:
         """A norm and two products, added to their operand; the norm reads what is `beside`, too."""
-        width = x.type.shape[-1]
-        made = x if beside is None else self.sum(x, beside)
-        scale, shift = self.parameter(width), self.parameter(width)
-        made = self.builder.add(LayerNormalization(), made, scale, shift)
-        made = self.builder.add(MatMul(), made, self.parameter(width, FFN))
-        made = self.builder.add(Relu(), made)
-        made = self.builder.add(MatMul(), made, self.parameter(FFN, width))
+        made = self.norm(x if beside is None else self.sum(x, beside))
+        made = self.builder.add(Relu(), self.product(made, FFN))
+        made = self.product(made, x.type.shape[-1])
         return self.sum(x, made)
 
     def tower(self, x: Value, layers: int, beside: Value | None = None) -> Value:
         for _ in range(layers):
             x = self.layer(x, beside)
         return x
-
-    def head(self, x: Value) -> Function:
-        return self.builder.build([self.builder.add(MatMul(), x, self.parameter(WIDTH, 700))])
 
 
 def side_by_side(*layers: int) -> Function:
