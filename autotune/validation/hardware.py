@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.validation.rows import MeasuredRow, UnusableRowError
 from autotune.validation.words import read_data
-from distir.cost import Cluster, load_cluster
+from distir.cost import Cluster, Device, load_cluster
 from distir.errors import DistirError
 
 __all__ = ["Hardware", "hardware_family", "hardware_of", "hardware_words"]
@@ -52,6 +52,12 @@ _POWER = re.compile(r"\b(\d{2,4}) ?w(?:atts?)?\b", re.IGNORECASE)
 ROUNDED = 0.15
 """By which fraction a figure may differ from a datasheet's for being rounded, or in other units: 80
 GB are 0.93 of 80 GiB."""
+
+CLOCK_BY_POWER = 1 / 3
+"""The exponent with which the clock of matrix units falls with the power limit. Their power is that
+of switching, proportional to clock times voltage squared, and the voltage falls with the clock
+(Mudge 2001, Power: A First-Class Architectural Design Constraint, IEEE Computer 34(4), equation 1
+and what follows). Not fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +202,19 @@ def _as_stated(cluster: Cluster, text: str) -> tuple[Any, list[str]]:
             device = replace(device, memory_bandwidth_bytes_per_second=stated)
     usual = device.power_watts
     if power is not None and usual is not None and _differs(float(power[1]), usual):
-        notes.append(f"rates as with {usual:g} W: {power[0]} is stated, and not known")
+        limited, note = _limited(device, float(power[1]), usual)
+        device = replace(device, sustained_fraction=limited)
+        notes.append(f"{note}: {power[0]} is stated, its datasheet has {usual:g} W")
     return device, notes
+
+
+def _limited(device: Device, watts: float, usual: float) -> tuple[float, str]:
+    """What the device sustains with another power limit than the `usual` one, and a note on it. How
+    much faster a higher limit makes it, its highest clock decides, which is not known."""
+    if watts > usual:
+        return device.sustained_fraction, f"rates as with {usual:g} W"
+    clock = (watts / usual) ** CLOCK_BY_POWER
+    return device.sustained_fraction * clock, f"matrix rates times {clock:.2g}"
 
 
 def _differs(stated: float, usual: float) -> bool:

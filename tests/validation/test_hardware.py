@@ -84,3 +84,15 @@ def test_a_device_has_the_memory_that_is_stated(
     assert device.memory_bytes == gib * 2**30
     assert device.memory_bandwidth_bytes_per_second == pytest.approx(terabytes * 1e12)
     assert any("500 W is stated" in each for each in found.assumptions) == told
+
+
+@pytest.mark.parametrize(("watts", "clock"), [(700, 1.0), (350, 0.5 ** (1 / 3)), (900, 1.0)])
+def test_matrix_rates_fall_with_the_cube_root_of_a_stated_power_limit(
+    watts: int, clock: float
+) -> None:
+    usual = case(hardware="H100 SXM").hardware.cluster.device
+    limited = case(hardware=f"H100 SXM, {watts} W").hardware
+    device = limited.cluster.device
+    assert device.sustained_fraction == pytest.approx(usual.sustained_fraction * clock)
+    assert device.memory_bandwidth_bytes_per_second == usual.memory_bandwidth_bytes_per_second
+    assert any(f"{watts} W is stated" in each for each in limited.assumptions) == (watts != 700)
