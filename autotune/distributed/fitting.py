@@ -50,6 +50,7 @@ def fitted_profile(samples: Samples, name: str, memory_bytes: float, devices: in
         fuses_elementwise=False,
         overlaps_gradients=False,
         overlaps_messages="never",
+        scatters_messages=False,
         overlaps_activations=False,
         balances_context=False,
         allocator="static",
@@ -248,8 +249,8 @@ def cluster_text(profile: Profile, device_file: str, source: str) -> str:
 
 _FACTS = (
     "dispatch", "fuses_elementwise", "attention", "attention_kernels", "overlaps_gradients",
-    "overlaps_messages", "overlaps_activations", "collectives", "allocator", "spells_loss_out",
-    "balances_context",
+    "overlaps_messages", "scatters_messages", "overlaps_activations", "collectives", "allocator",
+    "spells_loss_out", "balances_context",
 )  # fmt: skip
 _FRACTIONS = (
     "product_efficiency", "vector_product_efficiency", "attention_efficiency", "vector_efficiency",

@@ -54,6 +54,7 @@ A software stack states facts about software. Its constants are those that all s
     attention_kernels = "native"                         # "portable" (FlashAttention-2), "first"
     overlaps_gradients = true                            # settled during the last backward pass
     overlaps_messages = "always"                         # or "interleaved" schedules only, "never"
+    scatters_messages = true                             # sent in parts by those that hold it
     overlaps_activations = false                         # gathers are pipelined with products
     overlaps_exchanges = false                           # experts' exchanges: beside a microbatch
     sends_copies_once = false                            # a token is sent to a node once
@@ -399,6 +400,7 @@ def _read_stack(path: Path) -> SoftwareStack:
     overlaps_messages = cast(
         "MessageOverlap", top.choice("overlaps_messages", get_args(MessageOverlap), "always")
     )
+    scatters_messages = top.boolean("scatters_messages", True)
     overlaps_activations = top.boolean("overlaps_activations", False)
     overlaps_exchanges = top.boolean("overlaps_exchanges", False)
     sends_copies_once = top.boolean("sends_copies_once", False)
@@ -438,6 +440,7 @@ def _read_stack(path: Path) -> SoftwareStack:
             attention_kernels=cast("AttentionKernels", kernels),
             overlaps_gradients=overlaps_gradients,
             overlaps_messages=overlaps_messages,
+            scatters_messages=scatters_messages,
             overlaps_activations=overlaps_activations,
             overlaps_exchanges=overlaps_exchanges,
             sends_copies_once=sends_copies_once,

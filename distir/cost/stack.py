@@ -83,6 +83,10 @@ class SoftwareStack:
     """Whether gradients are settled while the rest of the last backward pass is computed."""
     overlaps_messages: MessageOverlap = "always"
     """With which schedules a pipeline rank computes while it sends its results to the next rank."""
+    scatters_messages: bool = True
+    """Whether a value that several devices of a pipeline stage hold is sent to the next stage in
+    parts, one by each of them, and gathered on arrival, where that is faster. Otherwise each of
+    them sends all of it."""
     overlaps_activations: bool = False
     """Whether gathers and scatters of activations are pipelined with the products beside them,
     which are done in pieces (asynchronous tensor parallelism)."""

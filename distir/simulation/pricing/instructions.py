@@ -472,8 +472,8 @@ class Pricing:
         """Seconds to send a value from the pipeline rank `here` to the rank `there`.
 
         A value that all devices along the mesh axes `repeated_along` hold can be sent in parts, one
-        by each of them, and gathered on arrival (Narayanan et al. 2021, section 4.1). The faster of
-        both ways counts.
+        by each of them, and gathered on arrival (Narayanan et al. 2021, section 4.1), where the
+        software does so. The faster of both ways counts.
         """
         return self.message_at(self.level(here, there), size_bytes, repeated_along)
 
@@ -486,7 +486,7 @@ class Pricing:
     def message_at(self, level: int, size_bytes: float, repeated_along: tuple[str, ...]) -> float:
         """`message` between ranks whose messages cross this level of the cluster."""
         whole = self.cost.hop_seconds(size_bytes, level)
-        if not repeated_along:
+        if not (repeated_along and self.cost.stack.scatters_messages):
             return cast("float", whole)
         part = self.cost.hop_seconds(size_bytes / self.grid.members(repeated_along), level)
         gather = self.collective("all_gather", repeated_along, size_bytes)
