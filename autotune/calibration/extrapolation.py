@@ -1,6 +1,6 @@
 """How far predictions are off beyond the sizes that constants and bands were told by.
 
-Rows are cut by a size, at its quartiles. Constants and bands are made of the smaller rows alone,
+Rows are cut by a size, at its quartiles, to which every source counts alike. Constants and bands are made of the smaller rows alone,
 without the source that is judged, and the larger rows are predicted with them. A row that is d
 doublings beyond the cut has the band of the smaller ones and, on top of it, a deviation that grows
 with the square root of d. The spread is what that needs per doubling for the larger rows of all
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.calibration.fit import Fitted
+from autotune.calibration.fit import Fitted, row_weights
 from autotune.calibration.folds import fit_to, residuals_by
 from autotune.calibration.pricing import Mask, Vector
 from autotune.calibration.spreads import (
@@ -41,7 +41,7 @@ SIZES_OF: Mapping[str, Callable[[Case], float]] = {
 """By name of a size, as `distir.cost.band.SIZES` has them: that of a row."""
 
 CUTS = (0.25, 0.5, 0.75)
-"""Shares of rows that are on the smaller side of a cut."""
+"""Shares of rows that are on the smaller side of a cut, by their weights in the fit."""
 FEWEST_SOURCES = 3
 """Sources that either side of a cut has at least: fewer tell of themselves alone."""
 
@@ -82,9 +82,10 @@ class _Beyond:
 def beyond_the_data(fitted: Fitted, cases: Sequence[Case]) -> dict[str, Extrapolation]:
     """By size of `SIZES_OF`; sizes that leave no sources on a side of any cut are not there."""
     found: dict[str, Extrapolation] = {}
+    weights = row_weights(cases)
     for name, size_of in SIZES_OF.items():
         sizes = np.array([size_of(case) for case in cases], np.float64)
-        judged = [_judged(fitted, cases, sizes, cut) for cut in _cuts(sizes)]
+        judged = [_judged(fitted, cases, sizes, cut) for cut in _cuts(sizes, weights)]
         told = [each for each in judged if each is not None]
         if told:
             beyond = [row for each in told for row in each.beyond]
@@ -102,10 +103,12 @@ def beyond_the_data(fitted: Fitted, cases: Sequence[Case]) -> dict[str, Extrapol
     return found
 
 
-def _cuts(sizes: Vector) -> list[float]:
-    """The sizes at the quartiles of rows, each once, without the largest."""
-    found = {float(np.quantile(sizes, share, method="lower")) for share in CUTS}
-    return sorted(found - {float(sizes.max())})
+def _cuts(sizes: Vector, weights: Vector) -> list[float]:
+    """The sizes at the quartiles of weighted rows, each once, without the largest."""
+    order = np.argsort(sizes)
+    ends = np.cumsum(weights[order])
+    places = np.searchsorted(ends, np.array(CUTS) * ends[-1] * (1 - 1e-9))  # but for rounding
+    return sorted({float(size) for size in sizes[order[places]]} - {float(sizes.max())})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
     python -m experiments.fidelity ../shared/measurements/measurements.csv              # report
     python -m experiments.fidelity ../shared/measurements/measurements.csv --write      # and ship
 
-Rows of dense models; of every source about `--rows` take part in the fit, drawn by whole groups
-of competing rows. The report goes to `--report` (default: beside this file).
+Rows of dense models take part in the fit: all of them, every source alike, or of every source about
+`--rows`, drawn by whole groups of competing rows. The report goes to `--report` (default: beside this file).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Fits, predicts every row with what was fitted, writes the report."""
     parser = argparse.ArgumentParser(prog="experiments.fidelity", description=__doc__)
     parser.add_argument("file", type=Path, help="the measurements")
-    parser.add_argument("--rows", type=int, default=60, help="of each source (default 60)")
+    parser.add_argument("--rows", type=int, help="of each source (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the fitted constants to distir")
     parser.add_argument("--report", type=Path, default=HERE / "report.md")
@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows, refused = price(cases)
     progress(f"{len(rows)} rows planned")
     timed = [row for row in rows if row.case.measured.seconds and not row.case.experts]
-    chosen = set(map(id, drawn([row.case for row in timed], options.rows, options.seed)))
+    most = len(timed) if options.rows is None else options.rows
+    chosen = set(map(id, drawn([row.case for row in timed], most, options.seed)))
     own = [row for row in timed if id(row.case) in chosen]
     calibration = calibrate_priced(own, progress=progress)
     progress("predicting every row with what was fitted")

@@ -67,6 +67,22 @@ def test_larger_runs_that_are_off_as_much_as_smaller_ones_need_nothing() -> None
     assert found["devices"].error_beyond == pytest.approx(found["devices"].error_within, rel=0.3)
 
 
+def test_a_source_moves_no_cut_by_having_more_rows() -> None:
+    """Every source weighs as much as ten rows at most, whose sizes are spread as before."""
+    once = rows()
+    often = [each for each in once for _ in range(50 if each.row.group == SOURCES[0] else 1)]
+    cuts = [beyond_the_data(drawn(each, 0.1), each)["devices"].cuts for each in (once, often)]
+    assert cuts[0] == cuts[1]
+
+
+def test_small_runs_of_one_source_hardly_move_a_cut() -> None:
+    """A thousand runs on the fewest devices are one source of many."""
+    cases = rows()
+    many = [*cases, *[cases[0]] * 1000]
+    cuts = [beyond_the_data(drawn(each, 0.1), each)["devices"].cuts for each in (cases, many)]
+    assert cuts[0][-1] == cuts[1][-1]
+
+
 def test_sizes_that_all_rows_share_tell_nothing() -> None:
     cases = rows()
     assert not {"parameters", "sequence"} & set(beyond_the_data(drawn(cases, 0.1), cases))
