@@ -1,7 +1,8 @@
 """How far predictions are off beyond the sizes that constants and bands were told by.
 
-Rows are cut by a size, at its quartiles, to which every source counts alike. Constants and bands are made of the smaller rows alone,
-without the source that is judged, and the larger rows are predicted with them. A row that is d
+Rows are cut by a size, at its quartiles, to which every source counts alike. Constants and bands
+are made of the smaller rows alone, without the source that is judged, and the larger rows are
+predicted with them. A row that is d
 doublings beyond the cut has the band of the smaller ones and, on top of it, a deviation that grows
 with the square root of d. The spread is what that needs per doubling for the larger rows of all
 cuts to lie in their bands as often as claimed. It is 0 where they do so as they are.

@@ -3,8 +3,9 @@
     python -m experiments.fidelity ../shared/measurements/measurements.csv              # report
     python -m experiments.fidelity ../shared/measurements/measurements.csv --write      # and ship
 
-Rows of dense models take part in the fit: all of them, every source alike, or of every source about
-`--rows`, drawn by whole groups of competing rows. The report goes to `--report` (default: beside this file).
+Rows of dense models take part in the fit: all of them, every source alike, or of every source
+about `--rows`, drawn by whole groups of competing rows. The report goes to `--report` (default:
+beside this file).
 """
 
 from __future__ import annotations
