@@ -390,7 +390,8 @@ class WholeModels:
 def _handed_on(program: BlockProgram, pricing: Pricing) -> tuple[Amount, Amount, Amount]:
     """Bytes that a block hands on; those of a part, if each of the devices that have the same sends
     one; and seconds in which they gather the parts."""
-    whole, along = _bytes(program.outputs), program.outputs_repeated_along
+    whole = _bytes(program.outputs)
+    along = pricing.scattered_along(program.outputs_repeated_along)
     if not along:
         return whole, whole, 0.0
     joining = pricing.collective("all_gather", along, cast("float", whole))
@@ -404,7 +405,10 @@ def _least_sent(programs: Sequence[BlockProgram], pricing: Pricing) -> tuple[Amo
         (each.input_gradients, each.input_gradients_repeated_along) for each in programs[1:]
     )
     ahead, back = (
-        [_bytes(values) / pricing.grid.members(along) for values, along in ways]
+        [
+            _bytes(values) / pricing.grid.members(pricing.scattered_along(along))
+            for values, along in ways
+        ]
         for ways in (forward, backward)
     )
     return smaller(*ahead) if ahead else 0.0, smaller(*back) if back else 0.0

@@ -477,6 +477,11 @@ class Pricing:
         """
         return self.message_at(self.level(here, there), size_bytes, repeated_along)
 
+    def scattered_along(self, repeated_along: tuple[str, ...]) -> tuple[str, ...]:
+        """The mesh axes along which devices may each send a part of a value that all along
+        `repeated_along` hold: these, or none."""
+        return repeated_along if self.cost.stack.scatters_messages else ()
+
     def level(self, here: int, there: int) -> int:
         """Index of the outermost level of the cluster that messages between two pipeline ranks
         cross."""
@@ -486,10 +491,11 @@ class Pricing:
     def message_at(self, level: int, size_bytes: float, repeated_along: tuple[str, ...]) -> float:
         """`message` between ranks whose messages cross this level of the cluster."""
         whole = self.cost.hop_seconds(size_bytes, level)
-        if not (repeated_along and self.cost.stack.scatters_messages):
+        along = self.scattered_along(repeated_along)
+        if not along:
             return cast("float", whole)
-        part = self.cost.hop_seconds(size_bytes / self.grid.members(repeated_along), level)
-        gather = self.collective("all_gather", repeated_along, size_bytes)
+        part = self.cost.hop_seconds(size_bytes / self.grid.members(along), level)
+        gather = self.collective("all_gather", along, size_bytes)
         return cast("float", smaller(whole, part + gather))
 
     def instructions(self, nodes: Sequence[Node]) -> tuple[Instruction, ...]:
