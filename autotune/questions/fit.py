@@ -111,7 +111,7 @@ class Fit:
     @property
     def _so_far(self) -> str:
         """What is known where somebody wanted an end."""
-        found = "Interrupted before anything was found that fits."
+        found = "Interrupted before any plan that fits was found."
         if self.size is not None and self.strategy is not None:
             found = f"Interrupted: {self.size:,} {_UNITS[self.what]} fit, by {self.strategy.label}."
         return f"{found} {self.limited_by}".rstrip()

@@ -118,7 +118,7 @@ def test_an_interrupt_leaves_the_numbers_of_devices_that_were_looked_at(
     file = tmp_path / "found.json"
     assert main(["scale", *SMALL, "--devices", "1:8", "--json", str(file)]) == 130
     assert looked == [1, 2, 4]
-    assert "Interrupted before 4, 8 devices were looked at." in capsys.readouterr().out
+    assert "Interrupted before 4, 8 devices were tried." in capsys.readouterr().out
     found = json.loads(file.read_text())
     assert found["interrupted"] is True
     assert [each["devices"] for each in found["points"]] == [1, 2]
