@@ -74,9 +74,8 @@ class BySimulator:
     def __post_init__(self) -> None:
         if (count := self.problem.space.count()) > MOST_SIMULATED:
             raise DistirError(
-                f"what is left to gain in a space of {count:,} strategies can only be said by a "
-                "sampler, and this one does not; the simulator does for at most "
-                f"{MOST_SIMULATED:,}"
+                f"in a space of {count:,} strategies, only a sampler can estimate what is left to "
+                f"gain, and this one does not; the simulator can for at most {MOST_SIMULATED:,}"
             )
 
     def __call__(self, study: Study) -> Remaining | None:

@@ -354,7 +354,7 @@ def _read_device(table: TomlTable) -> Device:
 def _read_peak(table: TomlTable) -> dict[str, float]:
     for dtype in table.names:
         if dtype not in DTYPES:
-            raise table.error(dtype, f"is not a known type; known are {', '.join(DTYPES)}")
+            raise table.error(dtype, f"is not a known type; expected one of {', '.join(DTYPES)}")
     return {dtype: table.quantity(dtype, FLOPS_PER_SECOND) for dtype in table.names}
 
 

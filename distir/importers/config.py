@@ -60,7 +60,7 @@ def read_config(path: str | Path) -> TransformerConfig:
     model_type = fields.text("model_type")
     if model_type not in MODEL_TYPES:
         raise ImportModelError(
-            f"{fields.where}: unknown model_type {shown(model_type)}; known are "
+            f"{fields.where}: unknown model_type {shown(model_type)}; expected one of "
             f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
         )
     for option, value in _ONLY.items():

@@ -39,7 +39,7 @@ def zero_degree_holds_experts(
     sharing = (expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()).dp
     if zero_degree % sharing == 0:
         return None
-    return f"zero_degree = {zero_degree} does not divide by the {sharing} replicas of ep = {ep}"
+    return f"zero_degree = {zero_degree} is not divisible by the {sharing} replicas of ep = {ep}"
 
 
 def zero_degrees_to_try(dp: int) -> Advice:
@@ -54,7 +54,7 @@ def offload_is_for_training(workload: WorkloadFacts, offload: str) -> str | None
     """Inference has no optimizer, and no backward pass that anything is kept for."""
     if workload.mode == "training" or {"optimizer", "activations"}.isdisjoint(offload.split(",")):
         return None
-    return f"offload = {offload} is about what training keeps, and inference keeps nothing"
+    return f"offload = {offload} applies to what training keeps, and inference keeps nothing"
 
 
 # --- recomputation --------------------------------------------------------------------------------

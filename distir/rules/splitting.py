@@ -27,7 +27,7 @@ def tp_divides_axes(workload: WorkloadFacts, axes: str, tp: int) -> str | None:
         return None
     label, size = next((a for a in sizes if not tensor_factors([a], inner, tp)), sizes[0])
     within = f", each of {inner[label]} queries" if inner.get(label, 1) > 1 else ""
-    return f"{label} ({size}{within}) does not divide by tp = {tp}"
+    return f"{label} ({size}{within}) is not divisible by tp = {tp}"
 
 
 def tp_to_try(workload: WorkloadFacts) -> Advice:
@@ -64,7 +64,7 @@ def sequence_divides(
     if length is None:
         return None
     along = "the sequence" if length == max(lengths) else "what runs along the sequence"
-    return f"{along} ({length}) does not divide by {asked}"
+    return f"{along} ({length}) is not divisible by {asked}"
 
 
 def shares_to_try(workload: WorkloadFacts, sequence_parallel: bool) -> Advice:

@@ -12,7 +12,9 @@ def synchronising_is_for_training(workload: WorkloadFacts, sync_every: int) -> s
     """Inference changes no parameters."""
     if sync_every == 1 or workload.mode == "training":
         return None
-    return f"sync_every = {sync_every} is about parameters that change, and inference changes none"
+    return (
+        f"sync_every = {sync_every} applies to parameters that change, and inference changes none"
+    )
 
 
 def replicas_synchronise(sync_every: int, dp: int) -> str | None:

@@ -90,7 +90,7 @@ def test_a_file_without_plans_is_told(
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     assert main((*RUN, "--enqueue", str(file), "--trials", "1")) == 0
-    assert f"{file} states no plan: nothing is tried first" in capsys.readouterr().err
+    assert f"{file} does not state a plan: nothing is tried first" in capsys.readouterr().err
 
 
 GPT2 = ("--model", "gpt2", "--cluster", "dgx-a100", "--batch-size", "32")

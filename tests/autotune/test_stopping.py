@@ -272,7 +272,7 @@ def test_a_sampler_that_fails_to_say_it_ends_the_study_and_nothing_is_lost() -> 
 
 def test_a_space_too_large_to_simulate_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.prospects.remaining.MOST_SIMULATED", 10)
-    with pytest.raises(DistirError, match="can only be said by a sampler"):
+    with pytest.raises(DistirError, match="only a sampler can estimate what is left to gain"):
         searched(always_one, sampler="tpe", stop_within=0.05)
 
 

@@ -47,13 +47,13 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
     "dp divides the batch": (
         Facts(6),
         Strategy(dp=4),
-        "the batch (6) does not divide by dp = 4; dp = 1, 2, 3, 6 would do",
+        "the batch (6) is not divisible by dp = 4; dp = 1, 2, 3, 6 would do",
     ),
     "microbatches divide a replica's share": (
         Facts(12),
         Strategy(dp=2, microbatches=4),
         (
-            "each replica's share of the batch (12 / 2 = 6) does not divide by microbatches = 4; "
+            "each replica's share of the batch (12 / 2 = 6) is not divisible by microbatches = 4; "
             "microbatches = 1, 2, 3, 6 would do"
         ),
     ),
@@ -61,7 +61,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(internal_axes=(("heads", 8), ("ffn", 64)), inner=(("heads", 4),)),
         Strategy(tp=64),
         (
-            "heads (8, each of 4 queries) does not divide by tp = 64; "
+            "heads (8, each of 4 queries) is not divisible by tp = 64; "
             "tp = 1, 2, 4, 8, 16, 32 would do"
         ),
     ),
@@ -77,7 +77,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(sequence_lengths=(36, 24)),
         Strategy(cp=2, tp=4, sequence_parallel=True),
         (
-            "the sequence (36) does not divide by cp x tp = 2 x 4 = 8 with sequence_parallel; "
+            "the sequence (36) is not divisible by cp x tp = 2 x 4 = 8 with sequence_parallel; "
             "cp = 1, 3 or tp = 2, 3, 6 or sequence_parallel = false would do"
         ),
     ),
@@ -240,7 +240,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         EXPERTS,
         Strategy(dp=8, ep=4, zero=1, zero_degree=2),
         (
-            "zero_degree = 2 does not divide by the 4 replicas of ep = 4; "
+            "zero_degree = 2 is not divisible by the 4 replicas of ep = 4; "
             "zero_degree = 0, 4, 8 would do"
         ),
     ),
@@ -248,7 +248,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         FORWARD_ONLY,
         Strategy(offload="optimizer"),
         (
-            "offload = optimizer is about what training keeps, and inference keeps nothing; "
+            "offload = optimizer applies to what training keeps, and inference keeps nothing; "
             "leave it out"
         ),
     ),
@@ -256,7 +256,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         FORWARD_ONLY,
         Strategy(dp=2, sync_every=8),
         (
-            "sync_every = 8 is about parameters that change, and inference changes none; "
+            "sync_every = 8 applies to parameters that change, and inference changes none; "
             "sync_every = 1 would do"
         ),
     ),
@@ -435,7 +435,9 @@ def test_a_reason_tells_the_sequence_from_what_runs_along_it() -> None:
     plan = Strategy(cp=4, tp=4, sequence_parallel=True)
     reason = explain(rules_of(Facts(sequence_lengths=(64, 24))), plan)
     assert reason is not None
-    assert reason.startswith("what runs along the sequence (24) does not divide by cp x tp = 4 x 4")
+    assert reason.startswith(
+        "what runs along the sequence (24) is not divisible by cp x tp = 4 x 4"
+    )
 
 
 def test_many_values_are_shortened() -> None:

@@ -480,7 +480,7 @@ SELECTION = "recomputation of a selection that is not simulated"
         ({"hardware": ""}, "hardware not stated"),
         ({"hardware": "abacus"}, "hardware is not known"),
         ({"dp": "3"}, "the degrees do not multiply to num_gpus"),
-        ({"micro_batch": "3"}, "global_batch does not divide by dp · micro_batch"),
+        ({"micro_batch": "3"}, "global_batch is not divisible by dp · micro_batch"),
         ({"flags": "LoRA"}, "LoRA"),
         ({"flags": "failed"}, "failed for a reason that is not known"),
         ({"flags": "LoRA", "schedule": ""}, "LoRA"),
