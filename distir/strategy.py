@@ -93,7 +93,7 @@ def _parsed(axes: str) -> dict[str, tuple[str, ...]]:
 def _read_lists(axes: object) -> dict[str, tuple[str, ...]]:
     if axes == AUTO:
         raise StrategyError(
-            "axes = auto stands for all lists of a space, which run, grid and compare search; "
+            "axes = auto stands for all lists of a space, which only run, grid and compare search; "
             "expected the list of one strategy, such as tp=heads,ffn"
         )
     lists: dict[str, tuple[str, ...]] = {}

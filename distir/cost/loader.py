@@ -369,7 +369,7 @@ def _read_level(table: TomlTable, outermost: bool) -> ClusterLevel:
         if pair > bandwidth:
             raise table.error(
                 "pair_bandwidth",
-                f"is {pair:g} B/s, more than all that a device can send, bandwidth = "
+                f"is {pair:g} B/s, more than a device can send in total, bandwidth = "
                 f"{bandwidth:g} B/s; expected at most that, or none where links lead to a switch",
             )
     latency = table.quantity("latency", SECONDS)

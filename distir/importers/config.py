@@ -81,7 +81,7 @@ def _head_notes(fields: Fields) -> tuple[str, ...]:
     classes = fields.texts("architectures")
     if not classes or any(each.endswith(_LANGUAGE_MODELS) for each in classes):
         return ()
-    return (f"the head is that of a language model, where the file says {classes[0]}",)
+    return (f"the head is that of a language model, although the file states {classes[0]}",)
 
 
 def _read_object(file: Path) -> Mapping[str, object]:

@@ -103,7 +103,7 @@ def test_an_impossible_strategy_is_explained(capsys: pytest.CaptureFixture[str])
     assert status == 2
     assert "is not divisible by tp = 5" in shown
     workload = Workload(model=load_model("gpt2-xs"), batch_size=4)
-    with pytest.raises(StrategyError, match="does not divide"):
+    with pytest.raises(StrategyError, match="is not divisible by"):
         verify(workload, Strategy(dp=3))
 
 

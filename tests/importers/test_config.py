@@ -277,7 +277,7 @@ def test_layer_types_are_as_many_as_layers(tmp_path: Path) -> None:
         (DISTILBERT, "what attention gives is dropped, too"),
         (
             {**ROBERTA, "architectures": ["XLMRobertaModel"]},
-            "the head is that of a language model, where the file says XLMRobertaModel",
+            "the head is that of a language model, although the file states XLMRobertaModel",
         ),
         ({**GEMMA2, "sliding_window": None, "final_logit_softcapping": None}, "scores are not"),
     ],

@@ -401,7 +401,7 @@ def test_a_space_that_is_not_there_is_refused() -> None:
     [
         (
             Strategy(dp=16, sequence_parallel=True),
-            "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp",
+            "sequence_parallel needs tp > 1: it splits the sequence over the devices of tp",
         ),
         (
             Strategy(cp=16),

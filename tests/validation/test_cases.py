@@ -500,8 +500,8 @@ SELECTION = "recomputation of a selection that is not simulated"
         ({"flags": "with stars", "micro_batch": ""}, "micro_batch not stated"),
         ({"schedule": "interleaved"}, "chunks per pipeline rank not stated"),
         ({"iteration_time_s": ""}, "nothing measured"),
-        ({"hidden": "many"}, "hidden is no number above zero"),
-        ({"hidden": "2.5"}, "hidden is no whole number"),
+        ({"hidden": "many"}, "hidden is not a number above zero"),
+        ({"hidden": "2.5"}, "hidden is not a whole number"),
         ({"gated_mlp": "yes", "ffn_hidden": ""}, "ffn_hidden not stated"),
     ],
 )
