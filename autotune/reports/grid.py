@@ -99,7 +99,7 @@ def _certificate_parts(
         f"({percent(evaluated / size)}){certificate.rest}, in {certificate.seconds:.2f} s."
     )
     for reason, count in certificate.ruled_out.items():
-        yield Text(f"  {count:,} {reason}")
+        yield Text(f"  {count:,} ruled out ({reason})")
     if not certificate.complete and certificate.ranked:
         gain = certificate.may_gain(certificate.best)
         left = "nothing is proved yet" if gain is None else f"others may save {percent(gain)}"

@@ -57,7 +57,8 @@ def test_the_headline_is_the_best_known_and_the_search_says_how_it_did() -> None
     assert plain["grid"]["regret"] == result.regret
     assert plain["grid"]["regret"] > 0
     said = str(result)
-    assert f"random found {result.found.label}, number {plain['grid']['rank']} of the grid" in said
+    place = f"{result.found.label}, number {plain['grid']['rank']} in the grid"
+    assert f"that the sampler random found is {place}" in " ".join(said.split())
     assert "0.0 % behind" not in said
 
 

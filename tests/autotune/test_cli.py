@@ -425,7 +425,7 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         (("--recompute-layers", "2"), "recompute is none"),
         (
             ("--recompute", "full", "--recompute-every", "2", "--recompute-layers", "2"),
-            "both say which layers recompute",
+            "both state which layers recompute",
         ),
         (
             ("--dp", "2", "--keep-gathered", "parameters"),

@@ -78,7 +78,7 @@ def test_numbers_of_devices_are_powers_of_two_with_both_ends_or_a_list(
     "text", ["", "8:", ":8", "64:8", "0:8", "-1", "a,b", "1:99999999999", "8:x"]
 )
 def test_what_states_no_numbers_of_devices_is_refused(text: str) -> None:
-    with pytest.raises(DistirError, match="states no numbers of devices"):
+    with pytest.raises(DistirError, match="does not state numbers of devices"):
         device_counts(text)
 
 

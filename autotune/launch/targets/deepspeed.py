@@ -512,7 +512,7 @@ DEEPSPEED = add_target(
     Target(
         name="deepspeed",
         version="0.19",
-        summary="DeepSpeed 0.19: the JSON file, and what the script has to do",
+        summary="DeepSpeed 0.19: the JSON file, and what the script must do",
         stack="deepspeed",
         table=Table(ROWS),
         limits=LIMITS,
