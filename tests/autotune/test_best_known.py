@@ -92,7 +92,7 @@ def test_a_known_plan_never_changes_what_is_proved(gpt2: Problem) -> None:
 def test_latency_of_inference_is_that_of_the_least_batch() -> None:
     result = tune("gpt2", devices=4, mode="inference", objective="latency", trials=5)
     assert result.problem.batch_size == 1
-    assert "the least that 4 devices can share" in str(result)
+    assert "the smallest that 4 devices can share" in str(result)
     stated = tune("gpt2", devices=4, mode="inference", objective="latency", batch_size=8, trials=2)
     assert stated.problem.batch_size == 8
 
