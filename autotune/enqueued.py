@@ -26,7 +26,9 @@ def enqueued(plans: Iterable[Stated], space: SearchSpace) -> list[Strategy]:
     found = dict.fromkeys(map(_strategy, plans))
     for strategy in found:
         if reason := space.explain(strategy):
-            raise DistirError(f"the plan {strategy.label}, to be tried first, cannot be: {reason}")
+            raise DistirError(
+                f"the plan {strategy.label}, to be tried first, is impossible: {reason}"
+            )
     return list(found)
 
 
@@ -88,7 +90,7 @@ def _rows(path: str) -> list[dict[str, Any]]:
             for number, row in enumerate(reader, 1)
         ]
     except csv.Error as error:
-        raise StrategyError(f"{path} is no table: {error}") from error
+        raise StrategyError(f"{path} is not a table: {error}") from error
 
 
 def _cell(path: str, kind: type[Any], text: str | None) -> Any:

@@ -61,7 +61,7 @@ def chunks_in_processes(
 ) -> Generator[Chunk, None, None]:
     """All of the problem's space, evaluated in `jobs` processes."""
     if problem.changed is None:
-        raise DistirError("this problem cannot be made again in other processes; use one job")
+        raise DistirError("this problem cannot be recreated in other processes; use one job")
     at_once = objective.many is not None and not goal.apart(objective)
     parts = _parts(problem.space, at_once)
     with contextlib.closing(_answers(problem, goal, parts, jobs, backend)) as answers:

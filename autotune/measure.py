@@ -57,8 +57,8 @@ def _measure(arguments: argparse.Namespace) -> None:
     plan = load_plan(arguments.plan)
     if plan.strategy.devices != processes:
         raise DistirError(
-            f"the plan is for {plan.strategy.devices} devices and there are {processes} processes; "
-            "torchrun --nproc-per-node says how many a node starts"
+            f"the plan is for {plan.strategy.devices} devices, but there are {processes} "
+            "processes; state how many each node starts with torchrun --nproc-per-node"
         )
     check_devices(arguments.on, local + 1)
     cluster = distir.load_cluster(arguments.cluster, processes)
@@ -98,7 +98,7 @@ def _number(name: str) -> int:
     value = os.environ.get(name, "")
     if not value.isdigit():
         raise DistirError(
-            f"${name} is not set; start this by torchrun --nproc-per-node N -m autotune.measure "
+            f"${name} is not set; start this with torchrun --nproc-per-node N -m autotune.measure "
             "FILE, or use autotune measure --plan FILE on one machine"
         )
     return int(value)

@@ -43,13 +43,15 @@ def _from_entry_point(name: str, kind: str, group: str, known: Iterable[str]) ->
     points = entry_points(group=group)
     found = [point for point in points if point.name.lower() == name.lower()]
     if not found and name.endswith(".py"):
-        raise PluginError(f"{kind} {name}: name what is in the file too, as in {name}:NAME")
+        raise PluginError(
+            f"{kind} {name}: the object in the file is not named; expected {name}:NAME"
+        )
     if not found:
         raise UnknownNameError(kind, name, [*known, *(point.name for point in points)])
     if len({point.value for point in found}) > 1:
         rivals = " and ".join(sorted(point.value for point in found))
         raise PluginError(
-            f"{kind} {name!r} is provided twice, by {rivals}; name one by its address"
+            f"{kind} {name!r} is provided twice, by {rivals}; name one of them by its address"
         )
     label = f"{kind} {name!r} ({found[0].value})"
     return run_user_code(label, found[0].load, PluginError)

@@ -94,8 +94,8 @@ class Problem:
             if never:
                 values = ", ".join(map(str, never))
                 yield (
-                    f"The space lists {name.replace('_', ' ')} {values}, which no strategy can "
-                    f"have: {next(iter(never.values()))}."
+                    f"The space lists {name.replace('_', ' ')} {values}, which is impossible for "
+                    f"every strategy: {next(iter(never.values()))}."
                 )
 
     @property
@@ -203,7 +203,7 @@ class Problem:
         named = "pure data parallelism" if one == Strategy(dp=self.devices) else one.label
         raise DistirError(
             f"no strategy of {self._the_space} uses exactly {self.devices} devices for "
-            f"{self.model} with batch {self.batch_size}; {named}, for one: "
+            f"{self.model} with batch {self.batch_size}; for example, {named}: "
             f"{self.space.explain(one)}"
         )
 
@@ -262,7 +262,8 @@ def model_as_run(
         raise UnknownNameError("attention", how, ATTENTION_KINDS)
     if sizes and isinstance(model, LoadedModel):
         raise DistirError(
-            f"sizes of {', '.join(sizes)} are stated of a model that is loaded already"
+            f"sizes of {', '.join(sizes)} are stated for a model that is already loaded; state "
+            "them when it is loaded"
         )
     loaded: LoadedModel = (
         model
@@ -293,8 +294,8 @@ def _with_attention(model: LoadedModel, attention: AttentionKind) -> Function:
     found = fused_attention.with_fused_attention(model.function)
     if not fused_attention.has_fused_attention(found):
         raise DistirError(
-            f"attention = fused has attention computed in one kernel, but {model.name} has none "
-            "that is just products around a softmax; leave it out"
+            f"attention = fused computes attention in one kernel, but {model.name} has no "
+            "attention that is just products around a softmax; leave it out"
         )
     return found
 
@@ -323,7 +324,7 @@ def _loaded(statement: ProblemStatement) -> Problem:
     from distir.simulation import Simulator
 
     if statement.num_devices < 1:
-        raise DistirError(f"there are {statement.num_devices} devices; expected at least 1")
+        raise DistirError(f"devices is {statement.num_devices}; expected at least 1")
     named = searched(statement.space)
     looked_through = _as_stated(named, statement)
     stack, devices = statement.stack, statement.num_devices
@@ -341,8 +342,8 @@ def _loaded(statement: ProblemStatement) -> Problem:
         workload = _with_least_batch(workload, devices, looked_through)
         few = "sample" if workload.batch_size == 1 else "samples"
         said = (
-            f"Latency is asked for: the batch is {workload.batch_size} {few}, the least that "
-            f"{devices} devices can share; --batch-size states another."
+            f"The objective is latency, so the batch is {workload.batch_size} {few}, the smallest "
+            f"that {devices} devices can share; state another with --batch-size."
         )
         told = (*told, said)
     stated = statement.price is not None or statement.tokens is not None
@@ -408,7 +409,7 @@ def _check_had(statement: ProblemStatement, space: SearchSpace, named: str) -> N
         if not value or not space.count() or value in space.values(name):
             continue
         said = space.why_never(name, value) or (
-            f"{name} = {value} does not go with what the space says of other choices"
+            f"{name} = {value} does not go together with the other choices of the space"
         )
         raise DistirError(f"{said}; no strategy of the space {named} has it")
 
@@ -451,7 +452,7 @@ def _without_hosts(looked_through: Searched, hardware: Cluster) -> tuple[str, ..
     if hardware.host is not None or not any(choices):
         return ()
     if all(choices):
-        raise DistirError(f"offloading rests values on hosts, but {hardware.without_host}")
+        raise DistirError(f"offloading keeps values in host memory, but {hardware.without_host}")
     return (f"Choices that offload are left out: {hardware.without_host}.",)
 
 
@@ -474,7 +475,7 @@ def _precision(statement: ProblemStatement, hardware: Cluster) -> tuple[str, tup
     usual = hardware.device.usual_precision
     if usual == "bf16":
         return usual, ()
-    return usual, (f"{hardware.device.name} has no bf16; the precision is {usual} instead.",)
+    return usual, (f"{hardware.device.name} has no bf16, so the precision is {usual}.",)
 
 
 def _asked_of_workload(statement: ProblemStatement) -> dict[str, Any]:

@@ -51,15 +51,15 @@ def _several_batches(workload: Workload) -> Iterator[str]:
         for axis in program.batches
     ]
     beside = f"{', '.join(names[:-1])} and {names[-1]}"
-    yield f"{beside} have samples of their own: a batch of {size} is {size} of each."
+    yield f"{beside} each have samples of their own: a batch of {size} means {size} of each."
 
 
 def _open_length(workload: Workload) -> Iterator[str]:
     """What is told where nobody says how long a sequence is."""
     if workload.length_is_open:
         yield (
-            f"The model leaves the length of its sequence open: it is taken to be "
-            f"{workload.length:,} tokens; --sequence-length states another."
+            f"The model leaves the length of its sequence open; {workload.length:,} tokens are "
+            "assumed; state another length with --sequence-length."
         )
 
 
@@ -78,7 +78,10 @@ def _left_open(workload: Workload, stated: Mapping[str, int]) -> Iterator[str]:
                 if program.axes.tied(dim[0]) not in sized:
                     found[name] = sizes.get(dim[0], dim[0].size)
     for name, size in found.items():
-        yield f"The file leaves {name} open: it is {size} here; --size {name}=N states another."
+        yield (
+            f"The file leaves {name} open; {size} is assumed; state another size with --size "
+            f"{name}=N."
+        )
 
 
 def _not_split(workload: Workload) -> Iterator[str]:
@@ -93,8 +96,8 @@ def _not_split(workload: Workload) -> Iterator[str]:
     for name, share in split.items():
         if share < SPLITS_MOST[name]:
             yield (
-                f"{name} splits {percent(share)} of the work of the model's products; the rest has "
-                "no axis for it, so that every device does it as a whole."
+                f"{name} splits only {percent(share)} of the work of the model's products; the "
+                "rest has no axis to split, so every device does all of it."
             )
 
 
@@ -103,8 +106,8 @@ def _of_another_device(stack: SoftwareStack, hardware: Cluster) -> Iterator[str]
     table, device = stack.products, hardware.device.name
     if table is not None and not table.holds_on(device):
         yield (
-            f"The products of {stack.name} were measured on {table.device}; on {device} they are "
-            "not used."
+            f"The products of {stack.name} were measured on {table.device}, so they are not used "
+            f"on {device}."
         )
 
 
@@ -123,7 +126,7 @@ def _in_another_type(workload: Workload, device: Device) -> Iterator[str]:
     has = " and ".join([", ".join(some), last] if some else [last])
     yield (
         f"{device.name} has no {wanted}: products run in {runs_as}, at up to {rate}. It has {has}; "
-        "--precision states one."
+        "choose one with --precision."
     )
 
 

@@ -108,7 +108,7 @@ class Shown:
         Raises `DistirError` if there are none for such a result.
         """
         if self.figures is None:
-            raise DistirError(f"there are no figures of a {type(self).__name__}")
+            raise DistirError(f"a {type(self).__name__} has no figures")
         return self.figures(self)
 
     def _repr_html_(self) -> str:

@@ -62,9 +62,9 @@ class Search(Goal):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.trials is not None and self.trials < 1:
-            raise DistirError(f"there are {self.trials} trials to run; expected at least 1")
+            raise DistirError(f"trials is {self.trials}; expected at least 1")
         if self.timeout is not None and not self.timeout > 0:
-            raise DistirError(f"the search may take {self.timeout} s; expected more than 0")
+            raise DistirError(f"timeout is {self.timeout} s; expected more than 0")
         if self.stop_within is not None and not 0 <= self.stop_within < 1:
             raise DistirError(
                 f"stop_within is {self.stop_within}; expected a fraction such as 0.05"
@@ -75,8 +75,9 @@ class Search(Goal):
         own = self.sampler_name not in (*SAMPLERS.names(), *FORMER)
         if self.warm_start and not (own or self.sampler_name == "guided"):
             raise DistirError(
-                "--warm-start is for the sampler guided, and for your own; "
-                f"{self.sampler_name} starts from nothing that is measured"
+                "--warm-start works with the sampler guided and with your own; "
+                f"{self.sampler_name} "
+                "makes no use of earlier measurements"
             )
         if self.objectives:
             for option, asked in {
@@ -85,7 +86,9 @@ class Search(Goal):
                 "--compare-grid": self.compare_grid is True,
             }.items():
                 if asked:
-                    raise DistirError(f"{option} is about one objective; --objectives has several")
+                    raise DistirError(
+                        f"{option} applies to a single objective, but --objectives names several"
+                    )
 
     def over(self, problem: Problem) -> Objective:
         """The objective, or all of them, over the problem's simulator."""

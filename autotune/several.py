@@ -22,8 +22,8 @@ def objective_of_several(
     """All that `objectives` names as one objective, over the simulator of `problem`."""
     if goal.metric is not None or goal.direction is not None:
         raise DistirError(
-            "--metric and --direction are about one objective; --objectives names several, such as "
-            "throughput,memory=minimize"
+            "--metric and --direction apply to a single objective, but --objectives names several; "
+            "write a direction as in throughput,memory=minimize"
         )
     aims = aims_in(objectives)
     if len(aims) == 1:
@@ -31,7 +31,7 @@ def objective_of_several(
         towards = f" --direction {aim.direction}" if aim.direction else ""
         raise DistirError(
             f"--objectives names one objective, {aim.metric}; expected several, such as "
-            f"throughput,memory: one alone is --objective {aim.metric}{towards}"
+            f"throughput,memory; for a single one, use --objective {aim.metric}{towards}"
         )
     stated = find_metric(goal.objective) if isinstance(goal.objective, str) else None
     if stated is not None:

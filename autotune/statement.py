@@ -174,7 +174,7 @@ class ProblemStatement(Checked):
         for name in TRAINING_ALONE:
             if getattr(self, name) is not None:
                 raise DistirError(
-                    f"{name} is about training, and the mode is inference, which has no use for "
+                    f"{name} applies to training, and the mode is inference, which has no use for "
                     "it; leave it out"
                 )
 
@@ -185,7 +185,7 @@ class ProblemStatement(Checked):
         if changed:
             raise DistirError(
                 f"the problem is made already, and {', '.join(changed)} cannot change it; state "
-                "them when it is made, by load_problem"
+                "them when it is made, with load_problem"
             )
 
 
@@ -212,8 +212,8 @@ class Goal(Checked):
         super().__post_init__()
         if self.trial_timeout is not None and not self.isolate:
             raise DistirError(
-                "--trial-timeout ends a trial in a process of its own, and --no-isolate is against "
-                "that; leave one of them out"
+                "--trial-timeout ends a trial in a process of its own, and --no-isolate rules that "
+                "out; leave one of them out"
             )
 
     def apart(self, objective: Objective) -> bool:
@@ -244,6 +244,6 @@ class Goal(Checked):
         """Raises `DistirError` if an objective is not to be isolated that never is."""
         if objective.trusted and not self.isolate:
             raise DistirError(
-                f"--no-isolate is about plug-ins, and {objective.name} is simulated, in this "
+                f"--no-isolate applies to plug-ins, and {objective.name} is simulated, in this "
                 "process; leave it out"
             )

@@ -134,7 +134,7 @@ class UnknownNameError(DistirError, LookupError):
             str(name)[:MOST_NAME_CHARACTERS].lower(), [n.lower() for n in names], n=5, cutoff=0.5
         )
         listed = [n for n in names if n.lower() in near] if near else names
-        lead = "did you mean" if near else "known are"
+        lead = "did you mean" if near else "expected one of"
         super().__init__(f"unknown {kind} {shown(name)}; {lead}: {', '.join(listed) or '(none)'}")
         self.kind = kind
         self.name = str(name)

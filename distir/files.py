@@ -92,7 +92,7 @@ def read_text(path: FilePath, error: type[DistirError]) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise error(f"{path}: not a text in UTF-8: {problem}") from problem
+        raise error(f"{path}: not text in UTF-8: {problem}") from problem
     return io.StringIO(text, newline=None).read()
 
 
@@ -131,7 +131,7 @@ def outputs(files: Mapping[str, FilePath]) -> Generator[None, None, None]:
         if identity is None:
             continue
         if identity in known:
-            raise DistirError(f"{known[identity]} and {option} name one file, {path}")
+            raise DistirError(f"{known[identity]} and {option} name the same file, {path}")
         known[identity] = option
     token = _OUTPUTS.set(known)
     try:

@@ -232,7 +232,7 @@ def undivided(program: Program, axes: Sequence[MeshAxis], sizes: Mapping[Axis, i
         if size is not None:
             users = " x ".join(dict.fromkeys(each.user for each in by))
             label = program.label(axis)
-            return f"{label} ({size}) does not divide by {users} = {pieces}, whose lists have it"
+            return f"{label} ({size}) is not divisible by {users} = {pieces}, whose lists have it"
     return None
 
 

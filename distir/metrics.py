@@ -342,7 +342,7 @@ def peak_memory_bytes(iteration: Iteration) -> Amount:
 
 @metric("reserve")
 def reserved_memory_bytes(iteration: Iteration) -> Amount:
-    """Memory of the fullest device that no tensor can have: context, communicators, gaps."""
+    """Memory of the fullest device that no tensor can use: context, communicators, gaps."""
     stack = iteration.cost.stack
     return stack.reserve_bytes(iteration.peak_memory_bytes, iteration.communicators)
 
@@ -355,7 +355,7 @@ def bubble_fraction(iteration: Iteration) -> Amount:
 
 @metric("comm.")
 def communication_fraction(iteration: Iteration) -> Amount:
-    """Share of the iteration in which ranks wait for data on its way, on average."""
+    """Share of the iteration in which ranks wait for data in transit, on average."""
     return iteration.communication_seconds / iteration.seconds
 
 
@@ -370,7 +370,7 @@ def padding_fraction(iteration: Iteration) -> Amount:
 
 @metric("time to train", unit=short_days, timed=True, objective="time-to-train", needs=[TOKENS])
 def time_to_train_seconds(iteration: Iteration) -> Amount:
-    """Seconds of as many iterations as the stated tokens take, without failures and restarts."""
+    """Seconds of the iterations that the stated tokens take, without failures and restarts."""
     return iteration.tokens / iteration.tokens_per_second
 
 
@@ -382,17 +382,17 @@ def dollars_per_million_tokens(iteration: Iteration) -> Amount:
 
 @metric("dollars to train", unit=short_number, timed=True, needs=[PRICE, TOKENS])
 def dollars_to_train(iteration: Iteration) -> Amount:
-    """Dollars that the stated tokens take, at the stated price of devices."""
+    """Dollars that training on the stated tokens costs, at the stated price of devices."""
     return iteration.tokens * iteration.device_hours_per_token * iteration.price
 
 
 @metric("J/token", unit=short_number, timed=True, objective="energy", needs=[POWER])
 def joules_per_token(iteration: Iteration) -> Amount:
-    """Joules per token of the devices alone, where they draw all the power that they may."""
+    """Joules per token, for the devices alone, if they draw the full power that they state."""
     return iteration.joules_per_token
 
 
 @metric("MWh to train", unit=short_number, timed=True, needs=[POWER, TOKENS])
 def megawatt_hours_to_train(iteration: Iteration) -> Amount:
-    """Megawatt-hours of the devices that the stated tokens take, at all the power they may draw."""
+    """Megawatt-hours that the devices take for the stated tokens, at the full power they state."""
     return iteration.tokens * iteration.joules_per_token / 3.6e9

@@ -152,7 +152,7 @@ def parse_plan(text: str) -> Plan:
     if not lines or lines[0] != VERSION:
         found = lines[0][:40] if lines else ""
         raise StrategyError(
-            f"this is no plan: its first line is {shown(found)}; expected {VERSION!r}"
+            f"this is not a plan: its first line is {shown(found)}; expected {VERSION!r}"
         )
     try:
         plan = _read(lines)
@@ -245,7 +245,7 @@ def _check_programs(plan: Plan, lines: Sequence[str]) -> None:
     )
     raise StrategyError(
         f"line {begin + here + 1}: the program of {blocks or 'the blocks'} would be planned "
-        "otherwise now; the plan was changed by hand or written by another version: make it again"
+        "differently now; the plan was changed by hand or written by another version: make it again"
     )
 
 

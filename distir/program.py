@@ -233,7 +233,7 @@ class Program:
         if length % self.extents.piece:
             raise TransformError(
                 f"sequence length {length}: the model cuts it into pieces of {self.extents.piece}; "
-                f"give a multiple of {self.extents.piece}"
+                f"expected a multiple of {self.extents.piece}"
             )
         longest = self.longest_sequence
         if longest is not None and length > longest:
@@ -244,7 +244,7 @@ class Program:
         if self.extents.fixed_sequence and length != self.file_length:
             raise TransformError(
                 f"sequence length {length}: the model's is fixed at {self.file_length} by "
-                f"{self.extents.fixed_sequence}; export it at the length you want"
+                f"{self.extents.fixed_sequence}; export it at the length that you want"
             )
 
     @cached_property
@@ -440,7 +440,7 @@ def _with_batched_tables(function: Function, axes: Axes, batches: Sequence[Axis]
         function,
         parameters=tuple(value for value in function.parameters if value not in tables),
         constants={**function.constants, **dict.fromkeys(tables)},
-        notes=(*function.notes, f"not trained, since they carry the batch: {names}"),
+        notes=(*function.notes, f"not trained, since they have the batch dimension: {names}"),
     )
 
 

@@ -93,7 +93,7 @@ def _parsed(axes: str) -> dict[str, tuple[str, ...]]:
 def _read_lists(axes: object) -> dict[str, tuple[str, ...]]:
     if axes == AUTO:
         raise StrategyError(
-            "axes = auto stands for all lists of a space, which run, grid and compare search; "
+            "axes = auto stands for all lists of a space, which only run, grid and compare search; "
             "expected the list of one strategy, such as tp=heads,ffn"
         )
     lists: dict[str, tuple[str, ...]] = {}
@@ -478,7 +478,7 @@ class Strategy:
         step = self.dp * checked_microbatch_size(samples)
         if batch_size % step:
             raise StrategyError(
-                f"the batch ({batch_size}) does not divide by dp · microbatch_size = {self.dp} · "
+                f"the batch ({batch_size}) is not divisible by dp · microbatch_size = {self.dp} · "
                 f"{samples}; try a batch of {-(-batch_size // step) * step}"
             )
         return replace(self, microbatches=batch_size // step)
@@ -511,6 +511,7 @@ class Strategy:
         unknown = sorted(set(values) - known)
         if unknown:
             raise StrategyError(
-                f"unknown strategy key {shown(unknown[0])}; known are {', '.join(sorted(known))}"
+                f"unknown strategy key {shown(unknown[0])}; expected one of "
+                f"{', '.join(sorted(known))}"
             )
         return cls(**values)

@@ -240,7 +240,8 @@ class Workload(Checked):
         """
         if not {"model", "mode", "loss", "output", "dropout"}.isdisjoint(changes):
             raise ValueError(
-                "a workload with another model, mode, loss, output or dropout is a new one"
+                "the model, mode, loss, output or dropout of a workload cannot be changed; make a "
+                "new workload"
             )
         made = replace(self, **changes)
         made.__dict__["program"] = self.program
@@ -323,8 +324,8 @@ class Workload(Checked):
         found = made.program.file_length
         if found not in (None, length):
             raise TransformError(
-                f"sequence length {length}: of {' = '.join(names)} = {length} {model.name} makes a "
-                f"sequence of {found}; state the size of the input: --size {names[0]}=N"
+                f"sequence length {length}: with {' = '.join(names)} = {length}, {model.name} "
+                f"makes a sequence of {found}; state the size of the input: --size {names[0]}=N"
             )
         return made
 
@@ -628,6 +629,7 @@ def _check_batches(program: Program, model: LoadedModel) -> None:
         if names != [text] and (dim in batches or not counts):
             raise ImportModelError(
                 f"input {value.name!r} of {model.name} has the size {shown(text)}, which leaves "
-                "open how many of its rows are one sample; export the model with one row per "
-                "sample, or name that size by itself, as in 'rows', to have each row be a sample"
+                "open how many of its rows make one sample; export the model with one row per "
+                "sample, or give that size a name of its own, such as 'rows', to make each row a "
+                "sample"
             )

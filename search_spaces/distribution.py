@@ -119,12 +119,12 @@ def distribution_space(
 def _able(lists: GeneratesLists | None) -> GeneratesLists:
     """The same, if it is there and there is anything to split."""
     if lists is None:
-        raise SpaceError("axes: auto reads a model's axes; expected `lists` that are made of them")
+        raise SpaceError("axes: auto needs the axes of a model; expected `lists` made from them")
     if lists.can_split:
         return lists
     raise SpaceError(
-        "axes: auto finds nothing to split: the model has no axis but that of its samples; leave "
-        "it out"
+        "axes: auto finds nothing to split: the model has no axis other than that of its samples; "
+        "leave it out"
     )
 
 

@@ -233,7 +233,7 @@ def _from_content(content: Mapping[str, Any], where: str, folder: Path | None = 
     if {"microbatches", MICROBATCH_SIZE} <= content.keys():
         raise SpaceError(
             f"{where}: microbatches and {MICROBATCH_SIZE} are both stated; expected one of them, "
-            "for the other follows from the batch and dp"
+            "since the other follows from the batch and dp"
         )
     of_a_file = folder is not None
     listed = (name for name in content if of_a_file and isinstance(values.get(name), tuple))

@@ -198,7 +198,9 @@ class SearchSpace:
         """
         unknown = sorted(set(allowed) - set(self.names))
         if unknown:
-            raise ValueError(f"unknown dimension {unknown[0]!r}; known are {', '.join(self.names)}")
+            raise ValueError(
+                f"unknown dimension {unknown[0]!r}; expected one of {', '.join(self.names)}"
+            )
         dimensions = [
             dimension.restricted(allowed[dimension.name])
             if dimension.name in allowed

@@ -88,7 +88,7 @@ def simulate(**changed: Any) -> Any:
         ({"cluster": None}, "cluster is None; expected a Cluster"),
         ({"stack": 3}, "stack is 3; expected a SoftwareStack"),
         ({"precision": 16}, "precision is 16; expected a text"),
-        ({"mode": 16}, "unknown mode 16; known are"),
+        ({"mode": 16}, "unknown mode 16; expected one of"),
         ({"dropout": "no"}, "dropout is 'no'; expected True or False"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_simulation_says_what_it_takes(changed: dict[str, Any], said: str) -> 
         ({"devices": "16"}, "devices is '16'; expected a whole number or None"),
         ({"cluster": {}}, "cluster is {}; expected a text, a path or a Cluster"),
         ({"batch_size": "most"}, "batch_size is 'most'; expected a whole number, 'least' or None"),
-        ({"attention": 3}, "unknown attention 3; known are: eager, fused"),
+        ({"attention": 3}, "unknown attention 3; expected one of: eager, fused"),
         ({"space": 3}, "the space is 3; expected small, standard, full, a YAML file"),
         ({"direction": "up"}, "direction is 'up'; expected 'maximize', 'minimize' or None"),
         ({"isolate": "no"}, "isolate is 'no'; expected True or False"),

@@ -112,10 +112,13 @@ def test_two_outputs_are_two_files(tmp_path: Path) -> None:
     (tmp_path / "hard").hardlink_to(tmp_path / "a")
     for other in ("a", "./a", "link", "hard"):
         files = {"--json": tmp_path / "a", "--table": f"{tmp_path}/{other}"}
-        with pytest.raises(DistirError, match="--json and --table name one file"), outputs(files):
+        with (
+            pytest.raises(DistirError, match="--json and --table name the same file"),
+            outputs(files),
+        ):
             pass
     with (
-        pytest.raises(DistirError, match="name one file"),
+        pytest.raises(DistirError, match="name the same file"),
         outputs({"--json": tmp_path / "new", "--trace": f"{tmp_path}/./new"}),
     ):
         pass

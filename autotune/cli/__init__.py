@@ -83,11 +83,11 @@ FIRST = """\
 How should this model be distributed over this cluster?
 
   autotune run --model gpt2
-      finds the best plan, says how sure that is, and why it is the best
+      finds the best plan, and says how sure that is and why it is the best
   autotune simulate --model gpt2 --dp 2 --tp 2 --pp 4 --microbatches 8
-      says what one plan costs, where time and memory go, and whether it fits
+      shows what one plan costs, where time and memory go, and whether it fits
   autotune read examples/launch.sh --cluster hgx-h100
-      says how good the plan of a launch script is, and what would be better
+      shows how good the plan of a launch script is, and what would be better
 
 autotune --help lists all commands, autotune COMMAND --help the options of one.
 """

@@ -38,13 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--constants",
         default=argparse.SUPPRESS,
         metavar="A,B,…",
-        help="fit these alone (default: all that the rows tell)",
+        help="fit only these (default: all that the rows determine)",
     )
     parser.add_argument(
         "--stack",
         default="fsdp-eager",
         metavar="STACK",
-        help="the software stack whose facts the written one has",
+        help="the software stack from which the written one takes its facts",
     )
     parser.add_argument(
         "--output",
@@ -56,8 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--products",
         default=argparse.SUPPRESS,
         metavar="FILE.toml",
-        help="write what the products of the runs took as a table, by shape, for the stack that "
-        "--output writes, which names it, or else for the stacks that come with distir",
+        help="write the time of each matrix product of the runs, by shape, as a table; the stack "
+        "that --output writes names it, otherwise it is for the stacks that come with distir",
     )
     add_json_option(parser)
 
@@ -105,7 +105,7 @@ def _calibration(
         reasons = "; ".join(f"{count} x {why}" for why, count in _counts(left_out).items())
         raise DistirError(
             f"{arguments.file}: no row has a measured time that can be predicted, so there is "
-            f"nothing to fit to: {reasons or 'it has no rows'}"
+            f"nothing to fit: {reasons or 'it has no rows'}"
         )
     if hasattr(arguments, "products"):
         one_device(rows)  # fitting takes long
@@ -147,7 +147,8 @@ def _on_hardware(cases: list[Case], wanted: list[str]) -> list[Case]:
     for name in wanted:
         if name not in known:
             raise DistirError(
-                f"no usable row has the hardware {name!r}; known are {', '.join(sorted(known))}"
+                f"no usable row has the hardware {name!r}; the usable rows have "
+                f"{', '.join(sorted(known))}"
             )
     return [case for case in cases if not names(case).isdisjoint(wanted)]
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from autotune.study.trial import Trial
 
 SUMMARY = (
-    "Compare samplers with exhaustive search over several seeds: regret, and trials to reach 1 %."
+    "Compare samplers with exhaustive search over several seeds: regret, and trials needed to come "
+    "within 1 % of the best."
 )
 DEFAULT_SAMPLERS = "bounds,tpe,reinforce,nsga2,qmc,random"
 

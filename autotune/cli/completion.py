@@ -14,7 +14,7 @@ from typing import Any
 from autotune.cli.output import Output, add_json_option
 from autotune.cli.parser import Parser
 
-SUMMARY = "Print what makes a shell complete commands, options and names."
+SUMMARY = "Print a script that makes a shell complete commands, options and names."
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=DEADLINE_SECONDS,
         metavar="SECONDS",
-        help="end a plan's processes after so long, and say which waits for which",
+        help="end a plan's processes after this long, and say which waits for which",
     )
     add_where_option(parser, "numpy", "always in float64")
 

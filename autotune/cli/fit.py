@@ -32,7 +32,7 @@ def add_fit_option(parser: argparse.ArgumentParser, of_what: str) -> None:
         choices=("batch", "sequence", "layers", "devices"),
         default=SUPPRESS,
         metavar="WHAT",
-        help="say the largest batch, the longest sequence, the largest number of layers or the "
+        help="report the largest batch, the longest sequence, the largest number of layers or the "
         f"fewest devices that fit in memory, {of_what}",
     )
 
@@ -46,7 +46,7 @@ def write_fit(
     ignored = [f"--{name.replace('_', '-')}" for name in UNUSED if name in arguments.typed]
     if ignored:
         raise DistirError(
-            f"--fit searches for a size and not for a plan: there is nothing for {ignored[0]}; "
+            f"--fit searches for a size, not for a plan, so it has no use for {ignored[0]}; "
             "leave one of them out"
         )
     with output.working(), progress(f"fitting {arguments.fit}"):

@@ -56,14 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--certified",
         action="store_true",
-        help="find the best (or the --top K best) by branch and bound: the same as by evaluating "
-        "everything, and proved so, from a small part",
+        help="find the best (or the --top K best) by branch and bound: the same result as from "
+        "evaluating everything, proved from a small part",
     )
     parser.add_argument(
         "--table",
         default=SUPPRESS,
         metavar="FILE",
-        help="write every strategy with its metrics, best or not: .csv or .parquet",
+        help="write every strategy with its metrics: .csv or .parquet",
     )
     add_report_option(parser)
     add_json_option(parser)
@@ -133,11 +133,16 @@ def _header(problem: Problem, objective: Objective) -> dict[str, Any]:
 def _check_certified(arguments: argparse.Namespace, file: str | None) -> None:
     """Raises if something is asked for that needs every strategy."""
     if file is not None:
-        raise DistirError("--certified does not evaluate everything, so there is no whole --table")
+        raise DistirError(
+            "--certified does not evaluate everything, so it cannot write a complete --table"
+        )
     if arguments.jobs > 1 or arguments.backend != "loky":
         raise DistirError("--certified searches in one process; leave out --jobs and --backend")
     if hasattr(arguments, "trial_timeout"):
-        raise DistirError("--certified simulates; there are no trials for a --trial-timeout")
+        raise DistirError(
+            "--certified only simulates, so there are no trials to time out; leave out "
+            "--trial-timeout"
+        )
 
 
 def _certified(arguments: argparse.Namespace, problem: Problem) -> tuple[Objective, Certificate]:

@@ -34,7 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--target", required=True, metavar="T", help="the framework, by name (see `targets`)"
     )
     group.add_argument(
-        "--to", default=SUPPRESS, metavar="DIR", help="the folder to write (default: only report)"
+        "--to",
+        default=SUPPRESS,
+        metavar="DIR",
+        help="the folder to write (default: write nothing, only report)",
     )
     add_overwrite_option(group)
     add_json_option(parser)
@@ -46,7 +49,7 @@ def add_overwrite_option(group: Any) -> None:
         "--overwrite",
         action="store_true",
         default=SUPPRESS,
-        help="write into a folder that has files already",
+        help="write into a folder even if it has files already",
     )
 
 
@@ -63,7 +66,9 @@ def execute(arguments: argparse.Namespace) -> int:
         if folder is not None:
             check_folder(folder, arguments)
         elif hasattr(arguments, "overwrite"):
-            raise DistirError("--overwrite is about the folder of --to; state one, or leave it out")
+            raise DistirError(
+                "--overwrite applies to the folder of --to; add --to, or leave out --overwrite"
+            )
         problem = problem_with(arguments, strategy)
         done = launched(problem, target, strategy)
     if folder is not None:
@@ -102,7 +107,7 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
         "--search-all",
         action="store_true",
         default=SUPPRESS,
-        help="with --launch, search also what the framework cannot state",
+        help="with --launch, also search what the framework cannot state",
     )
     add_overwrite_option(group)
 
@@ -132,7 +137,7 @@ class LaunchAsked:
         """The launch of the best strategy, with its files written; None if there is none."""
         done = self.of(result)
         if done is None:
-            note("nothing fits, so nothing is launched")
+            note("no plan fits, so no launch files are written")
             return None
         write_folder(self.folder, done.emission.files.files)
         note(f"wrote {', '.join(sorted(done.emission.files.files))} to {self.folder}")
@@ -168,7 +173,9 @@ def launch_asked(arguments: argparse.Namespace) -> LaunchAsked | None:
     if asked is None:
         for option in ("search-all", "overwrite"):
             if hasattr(arguments, option.replace("-", "_")):
-                raise DistirError(f"--{option} is about --launch; state that, or leave it out")
+                raise DistirError(
+                    f"--{option} applies to --launch; add --launch, or leave out --{option}"
+                )
         return None
     from autotune.launch import TARGETS
 
@@ -187,7 +194,8 @@ def check_folder(folder: str, arguments: argparse.Namespace) -> None:
     if is_folder(path):
         if any(path.iterdir()) and not hasattr(arguments, "overwrite"):
             raise DistirError(
-                f"{folder} has files already; name an empty folder, or write into it by --overwrite"
+                f"{folder} has files already; name an empty folder, or add --overwrite to write "
+                "into it"
             )
     elif path.exists():
         raise DistirError(f"{folder} is a file; expected a folder to write")

@@ -39,18 +39,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser, devices, required=False)
     add_strategy_options(parser)
     add_plan_option(parser)
+    parser.add_argument("--steps", type=positive, default=10, metavar="N", help="steps to measure")
     parser.add_argument(
-        "--steps", type=positive, default=10, metavar="N", help="steps that are measured"
-    )
-    parser.add_argument(
-        "--warmup", type=positive, default=2, metavar="N", help="steps before them that are not"
+        "--warmup",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="steps to run before, without measuring them",
     )
     parser.add_argument(
         "--deadline",
         type=seconds,
         default=600.0,
         metavar="SECONDS",
-        help="end the processes after so long, and say which waits for which",
+        help="end the processes after this long, and say which waits for which",
     )
     add_where_option(parser, "cpu", "PyTorch in the plan's precision, or numpy in float64")
     parser.add_argument(
@@ -122,7 +124,8 @@ def _config_to_state(arguments: argparse.Namespace, problem: Problem) -> Transfo
     check_table(arguments.csv)
     if not str(arguments.cluster).endswith(".toml"):
         raise DistirError(
-            f"--csv: the cluster {arguments.cluster} is not where this is measured; expected "
+            f"--csv: the cluster {arguments.cluster} is not the machine on which this is measured; "
+            "expected "
             "--cluster with the cluster.toml that autotune profile writes"
         )
     spec = str(getattr(arguments, "model", problem.model))
@@ -133,7 +136,7 @@ def _config_to_state(arguments: argparse.Namespace, problem: Problem) -> Transfo
     if not isinstance(config, TransformerConfig):
         raise DistirError(
             f"--csv: a row states the sizes of a transformer, and {spec} has none; expected the "
-            "name of one, or a config.json: leave --csv out"
+            "name of one, or a config.json: leave out --csv"
         )
     return config
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def add_measurements(parser: argparse.ArgumentParser) -> None:
     """The file, and `--source`."""
     parser.add_argument(
-        "file", metavar="FILE.csv", help="measured runs, one a row (columns: docs/validation.md)"
+        "file", metavar="FILE.csv", help="measured runs, one per row (columns: docs/validation.md)"
     )
     parser.add_argument(
         "--source",
         default=argparse.SUPPRESS,
         metavar="A,B,…",
-        help="only rows of these source groups",
+        help="only rows from these source groups",
     )
 
 

@@ -8,7 +8,7 @@ from autotune.cli.listing import configure, show
 
 __all__ = ["SUMMARY", "configure", "execute"]
 
-SUMMARY = "List the objectives: what a search makes large or small."
+SUMMARY = "List the objectives: what a search maximizes or minimizes."
 
 
 def execute(arguments: argparse.Namespace) -> int:

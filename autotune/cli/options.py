@@ -144,8 +144,8 @@ def add_model_options(
         type=positive,
         default=SUPPRESS,
         metavar="B",
-        help="samples per step over all devices (default: enough for many ways to cut it; "
-        "the report states it)",
+        help="samples per step over all devices (default: enough to cut it in many ways; the "
+        "report states it)",
     )
     group.add_argument(
         "--sequence-length",
@@ -173,8 +173,8 @@ def add_model_options(
         type=str.lower,
         default=SUPPRESS,
         metavar="TYPE",
-        help="what gradients of parameters are added up and sent in: compute (the type that they "
-        "are computed in) or fp32 (default: compute)",
+        help="the type in which gradients of parameters are accumulated and sent: compute (the "
+        "type in which they are computed) or fp32 (default: compute)",
     )
     group.add_argument(
         "--optimizer", default=SUPPRESS, help="sgd, momentum or adam (default: adam)"
@@ -185,33 +185,34 @@ def add_model_options(
         default=SUPPRESS,
         metavar="N",
         help="pad each device's part of the vocabulary to a multiple of this, as Megatron-LM does "
-        "to 128 (default: 1, just so that tp divides it)",
+        "to 128 (default: 1, only as much as tp needs)",
     )
     group.add_argument(
         "--loss",
         default=SUPPRESS,
         help="cross-entropy, mse or sum, for models that come without one "
-        "(default: what suits the output)",
+        "(default: whatever suits the output)",
     )
     group.add_argument(
         "--price",
         type=amount,
         default=SUPPRESS,
         metavar="DOLLARS",
-        help="dollars per device and hour: what training costs",
+        help="dollars per device and hour, to report what training costs",
     )
     group.add_argument(
         "--tokens",
         type=amount,
         default=SUPPRESS,
         metavar="N",
-        help="tokens to train on, such as 300B or 1.5e12: how long that takes, and what it costs",
+        help="tokens to train on, such as 300B or 1.5e12, to report how long that takes and what "
+        "it costs",
     )
     group.add_argument(
         "--output",
         default=SUPPRESS,
         metavar="NAME",
-        help="the output that the loss is about (default: the main one)",
+        help="the output to which the loss applies (default: the main one)",
     )
 
 
@@ -241,14 +242,15 @@ def add_hardware_options(group: Any) -> None:
         "--attention",
         choices=("fused", "eager"),
         default=SUPPRESS,
-        help="one kernel, or products and a softmax (default: as the stack does, and in files "
-        "and functions as they say); where given, it holds for files and functions too",
+        help="attention as one kernel (fused), or as products and a softmax (eager); if given, "
+        "also for files and functions (default: as the stack does it, in files and functions as "
+        "they state it)",
     )
     group.add_argument(
         "--dropout",
         action=argparse.BooleanOptionalAction,
         default=SUPPRESS,
-        help="drop in training what the model says (default; inference never drops)",
+        help="apply the dropout that the model states (default; never in inference)",
     )
     group.add_argument(
         "--size",
@@ -257,7 +259,7 @@ def add_hardware_options(group: Any) -> None:
         dest="sizes",
         default=SUPPRESS,
         metavar="NAME=N",
-        help="a size that an ONNX file leaves open beside batch and sequence, by its name there, "
+        help="a size that an ONNX file leaves open besides batch and sequence, by its name there, "
         "such as the length of a decoder's past (repeatable)",
     )
     group.add_argument(
@@ -265,7 +267,7 @@ def add_hardware_options(group: Any) -> None:
         type=float,
         default=SUPPRESS,
         metavar="X",
-        help="what the fullest expert of a mixture gets over the mean (default: 1, balanced)",
+        help="tokens of the fullest expert of a mixture divided by the mean (default: 1, balanced)",
     )
 
 
@@ -290,19 +292,19 @@ def add_space_option(
             dest="recomputation",
             default=SUPPRESS,
             metavar="WHAT",
-            help="what all strategies recompute: none, selective, full, or auto, of each layer "
-            "what fits and takes least time (default: what the space says)",
+            help="what all strategies recompute: none, selective, full, or auto, which takes for "
+            "each layer what fits and is fastest (default: as in the space)",
         )
-        add_recomputed_layers_option(group, SUPPRESS, "what the space says, usually all layers")
-        add_offload_option(group, "what the space says, usually nothing")
+        add_recomputed_layers_option(group, SUPPRESS, "as in the space, usually all layers")
+        add_offload_option(group, "as in the space, usually nothing")
         group.add_argument(
             "--axes",
             dest="axis_lists",
             default=SUPPRESS,
             metavar="LISTS",
             help="which logical axes degrees split: auto tries all lists of tp that make different "
-            "plans, cp=auto those of another degree, tp=heads,ffn one (default: what the space "
-            "says)",
+            "plans, cp=auto does so for another degree, tp=heads,ffn states one list (default: as "
+            "in the space)",
         )
         add_mesh_option(group, "mesh", "all that make different plans are tried")
 
@@ -315,8 +317,8 @@ def add_mesh_option(group: Any, name: str, otherwise: str) -> None:
         dest=name,
         default=SUPPRESS,
         metavar="AXES",
-        help="mesh axes of your own in the place of tp, outermost first, such as data=4,model=8; "
-        f"--axes states lists by these names, such as data=batch, of others {otherwise}",
+        help="mesh axes of your own in place of tp, outermost first, such as data=4,model=8; "
+        f"--axes states lists for these names, such as data=batch; for the others {otherwise}",
     )
 
 
@@ -328,8 +330,8 @@ def add_recomputed_layers_option(group: Any, default: Any, otherwise: str) -> No
         type=positive,
         default=default,
         metavar="N",
-        help="where something is recomputed, it is in the first N layers of every pipeline stage, "
-        f"and the others keep everything (default: {otherwise})",
+        help="recompute only in the first N layers of every pipeline stage; the others keep "
+        f"everything (default: {otherwise})",
     )
 
 
@@ -341,8 +343,8 @@ def add_offload_option(group: Any, otherwise: str) -> None:
         type=str.lower,
         default=SUPPRESS,
         metavar="WHAT",
-        help="leave in the memory of the host, separated by commas: optimizer (its state and "
-        "gradients, and it runs there), parameters (copied to the device for each pass), "
+        help="what to keep in the memory of the host, separated by commas: optimizer (its state "
+        "and gradients, and it runs there), parameters (copied to the device for each pass), "
         "activations (what blocks keep for their backward passes), or none "
         f"(default: {otherwise})",
     )
@@ -362,8 +364,8 @@ def add_microbatch_options(group: Any) -> None:
         type=positive,
         default=SUPPRESS,
         metavar="N",
-        help="samples of such a piece, in place of their number; without --batch-size, the batch "
-        "is dp · microbatches of this size",
+        help="samples of a microbatch, instead of the number of microbatches; without "
+        "--batch-size, the batch is dp · microbatches of this size",
     )
 
 
@@ -487,13 +489,13 @@ def add_objective_options(parser: argparse.ArgumentParser, *, trials: bool = Tru
         type=seconds,
         default=SUPPRESS,
         metavar="TIME",
-        help="give a trial up after so long: 90s, 30m, 6h, or a number of seconds",
+        help="give up a trial after this long: 90s, 30m, 6h, or a number of seconds",
     )
     group.add_argument(
         "--isolate",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="run a plug-in in a process of its own, which cannot take the search along",
+        help="run a plug-in in a process of its own, so that a crash does not end the search",
     )
 
 
@@ -501,14 +503,14 @@ def add_jobs_options(parser: argparse.ArgumentParser) -> None:
     """Options that spread the evaluation of a space over processes."""
     group = parser.add_argument_group("processes")
     group.add_argument(
-        "--jobs", type=positive, default=1, metavar="N", help="processes that evaluate"
+        "--jobs", type=positive, default=1, metavar="N", help="processes that evaluate strategies"
     )
     group.add_argument(
         "--backend",
         choices=("loky", "dask", "ray"),
         default="loky",
-        help="processes of this machine, or of a Dask or Ray cluster (found by "
-        "$DASK_SCHEDULER_ADDRESS or $RAY_ADDRESS, else started here)",
+        help="where the processes run: on this machine, or on a Dask or Ray cluster (found by "
+        "$DASK_SCHEDULER_ADDRESS or $RAY_ADDRESS, otherwise started here)",
     )
 
 
@@ -526,5 +528,5 @@ def names_in(text: str) -> list[str]:
     """Names separated by commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise DistirError(f"{text!r} names nothing; expected names separated by commas")
+        raise DistirError(f"{text!r} contains no names; expected names separated by commas")
     return names

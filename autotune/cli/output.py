@@ -34,13 +34,13 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
         "--json",
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help="also write the result as JSON; - writes it to stdout and nothing else",
+        help="also write the result as JSON; - writes only JSON, to stdout",
     )
     parser.add_argument(
         "--quiet",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="tell results and errors alone: neither how far the work is, nor remarks",
+        help="print only results and errors: no progress and no remarks",
     )
 
 

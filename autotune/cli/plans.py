@@ -19,7 +19,7 @@ def add_plan_option(parser: argparse.ArgumentParser, *, reads: bool = True) -> N
     """The option of a command that writes plans, and `reads` them if it is said to."""
     text = "write the plan to a file"
     if reads:
-        text += "; without --model, read it from there: it states model, workload and strategy"
+        text += "; without --model, read model, workload and strategy from it"
     parser.add_argument("--plan", default=SUPPRESS, metavar="FILE", help=text)
     parser.set_defaults(default_of=parser.get_default)
 
@@ -48,8 +48,8 @@ def check_replaceable(path: str) -> None:
         start = file.read(len(FIRST_WORD))
     if start not in (b"", FIRST_WORD.encode()):
         raise DistirError(
-            f"--plan would write over {path}, which is no plan; expected the name of a new file or "
-            "of a plan, or no --model to read a plan"
+            f"--plan would overwrite {path}, which is not a plan; expected the name of a new file "
+            "or of a plan, or no --model to read a plan"
         )
 
 
@@ -62,7 +62,8 @@ def plan_read(arguments: argparse.Namespace) -> Plan | None:
         return None
     if not hasattr(arguments, "plan"):
         raise DistirError(
-            "no model: expected --model (a name or a file), or --plan with the file of a plan"
+            "no model is stated; expected --model (a name or a file), or --plan with the file of a "
+            "plan"
         )
     from distir.plan_text import load_plan
     from distir.workload import Workload
@@ -74,7 +75,7 @@ def plan_read(arguments: argparse.Namespace) -> Plan | None:
         if getattr(arguments, name, default) != default:
             option = f"--{name.replace('_', '-')}"
             raise DistirError(
-                f"{option} is stated by the plan; leave it out, or give --model to plan again"
+                f"the plan states {option} already; leave it out, or add --model to make a new plan"
             )
     return load_plan(arguments.plan)
 

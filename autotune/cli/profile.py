@@ -13,7 +13,7 @@ from distir.limits import MOST_DEVICES
 
 SUMMARY = (
     "Time ops, steps and messages on this machine, and write the device, cluster and software "
-    "stack that have the simulator predict it (needs PyTorch)."
+    "stack that let the simulator predict it (needs PyTorch)."
 )
 
 PRECISIONS = {"numpy": "fp32", "cpu": "fp32", "cuda": "bf16"}
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--to",
         default="profile",
         metavar="DIR",
-        help="folder for device.toml, cluster.toml and stack.toml (default: profile)",
+        help="folder to write device.toml, cluster.toml and stack.toml (default: profile)",
     )
     parser.add_argument(
         "--name", default="this-machine", help="name of the cluster (default: this-machine)"
@@ -39,14 +39,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--products",
         action="store_true",
-        help="also write products.toml, what products took by their sizes, which stack.toml names",
+        help="also write products.toml, the times of matrix products by size, which stack.toml "
+        "names",
     )
     parser.add_argument(
         "--deadline",
         type=seconds,
         default=600.0,
         metavar="SECONDS",
-        help="end the processes after so long, and say which waits for which",
+        help="end the processes after this long, and say which waits for which",
     )
     add_where_option(parser, "cpu", "in fp32, or bf16 on GPUs")
     add_json_option(parser)

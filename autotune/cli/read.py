@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.page.reports import Told
     from autotune.problem import Problem
 
-SUMMARY = "Read what a framework is launched with: how good it is, and what would be better."
+SUMMARY = "Read a launch script or its options: how good the plan is, and what would be better."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     stated = parser.add_argument_group("what the file leaves open")
     stated.add_argument(
-        "--target", default=SUPPRESS, metavar="T", help="the framework (default: found out)"
+        "--target",
+        default=SUPPRESS,
+        metavar="T",
+        help="the framework (default: recognized from the file)",
     )
     stated.add_argument(
         "--devices", type=positive, default=SUPPRESS, metavar="N", help="devices in use"
@@ -66,8 +69,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="OPTION",
-        help="an option of the file that is not understood and does not matter (repeatable; write "
-        "--ignore=--NAME)",
+        help="an option of the file to leave out because it is not understood and does not matter "
+        "(repeatable; write --ignore=--NAME)",
     )
     add_hardware_options(parser.add_argument_group("cluster and software"))
     search = parser.add_argument_group("search")
@@ -75,14 +78,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--space",
         default="standard",
         metavar="SPACE",
-        help="where better strategies are looked for (as for `run`)",
+        help="where to look for better strategies (as for `run`)",
     )
     search.add_argument(
         "--trials",
         type=int,
         default=SUPPRESS,
         metavar="N",
-        help="strategies to try (default: as for `run`; 0: look for nothing better)",
+        help="strategies to try (default: as for `run`; 0: do not look for better ones)",
     )
     add_report_option(parser)
     add_json_option(parser)

@@ -19,7 +19,7 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
         type=_html_file,
         default=argparse.SUPPRESS,
         metavar="FILE.html",
-        help="write a report with charts: one HTML file, which needs no network",
+        help="write a report with charts, as one HTML file that works without a network",
     )
 
 
@@ -50,4 +50,4 @@ def write_report(
     from autotune.page.reports import Told
 
     write_page(page(Told(arguments.command_line, launch)), arguments.report)
-    note(f"wrote {arguments.report}; any browser opens it")
+    note(f"wrote {arguments.report}; open it in a browser")

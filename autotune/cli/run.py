@@ -63,21 +63,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=SUPPRESS,
         metavar="A,B",
         help="several objectives at once, such as throughput,memory: metrics of the simulator, or "
-        "what --objective gives; METRIC=maximize or =minimize says the direction",
+        "of --objective; METRIC=maximize or METRIC=minimize states the direction",
     )
     search.add_argument(
         "--sampler",
         default=SUPPRESS,
         metavar="NAME",
-        help="how strategies are proposed (see `samplers`; default: bounds where the objective is "
-        "simulated time or memory, tpe where it is another simulated metric, otherwise guided)",
+        help="how strategies are proposed (see `samplers`; default: bounds if the objective is "
+        "simulated time or memory, tpe if it is another simulated metric, otherwise guided)",
     )
     search.add_argument(
         "--trials",
         type=positive,
         default=SUPPRESS,
         metavar="N",
-        help="strategies to try (default: 50, or 200 of a large space; all for the sampler grid)",
+        help="strategies to try (default: 50, or 200 in a large space; all with the sampler grid)",
     )
     search.add_argument(
         "--enqueue",
@@ -91,38 +91,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=SUPPRESS,
         metavar="STUDY",
-        help="a study, STORAGE#NAME or a name on the same storage, perhaps of another model or "
-        "cluster: the sampler guided starts from how far the simulator was off there (repeatable)",
+        help="an earlier study, as STORAGE#NAME or a name on the same storage, perhaps of another "
+        "model or cluster: the sampler guided starts from the errors of the simulator found there "
+        "(repeatable)",
     )
     search.add_argument(
         "--timeout",
         type=seconds,
         default=SUPPRESS,
         metavar="TIME",
-        help="begin no trial after so long: 90s, 30m, 6h, or a number of seconds; of a study on a "
-        "storage, the time of all its workers and of all resumptions",
+        help="start no new trial after this long: 90s, 30m, 6h, or a number of seconds; for a "
+        "study on a storage, this counts all its workers and resumptions",
     )
     search.add_argument(
         "--stop-within",
         type=share,
         default=SUPPRESS,
         metavar="PERCENT",
-        help="end when nothing left is expected to be better than the best by more, such as 5%%: "
-        "as the sampler says, or, of samplers that do not, the simulator",
+        help="end when no remaining strategy is expected to be better than the best by more than "
+        "this, such as 5%%; the sampler decides, or, if it cannot, the simulator",
     )
     search.add_argument(
         "--pruner",
         default=SUPPRESS,
         metavar="NAME",
-        help="what ends trials that report values on the way and do not promise enough: median, "
-        "hyperband or none (default: median where the objective reports)",
+        help="what ends unpromising trials that report values on the way: median, hyperband or "
+        "none (default: median if the objective reports)",
     )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same trials")
     search.add_argument(
         "--compare-grid",
         action=argparse.BooleanOptionalAction,
         default=SUPPRESS,
-        help="compare with exhaustive search (default: where the simulator does that in seconds)",
+        help="compare with exhaustive search (default: if the simulator can do that in seconds)",
     )
     add_run_options(parser)
     add_launch_options(parser)
@@ -131,13 +132,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--tracking-uri",
         default=SUPPRESS,
         metavar="URI",
-        help="where MLflow records the study (default: $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)",
+        help="where MLflow records the study (default: $MLFLOW_TRACKING_URI, else "
+        "sqlite:///mlflow.db)",
     )
     tracking.add_argument(
         "--experiment",
         default=SUPPRESS,
         metavar="NAME",
-        help="MLflow experiment (default: after model and cluster)",
+        help="MLflow experiment (default: named after model and cluster)",
     )
     tracking.add_argument(
         "--no-tracking", action="store_true", default=SUPPRESS, help="record nothing"
@@ -254,7 +256,7 @@ def _write_best(arguments: argparse.Namespace, problem: Problem, result: TuneRes
     """Writes the plan of the best strategy, if there is one."""
     best = result.best
     if best is None:
-        note(f"no strategy is feasible; {arguments.plan} is not written")
+        note(f"no strategy is feasible, so {arguments.plan} is not written")
         return
     simulator: Any = problem.simulator
     write_plan(arguments, simulator.plan(best.strategy))
@@ -265,8 +267,8 @@ def _tracker(arguments: argparse.Namespace, launch: LaunchAsked | None) -> Track
         for option in ("tracking_uri", "experiment"):
             if hasattr(arguments, option):
                 raise DistirError(
-                    f"--no-tracking records nothing, and --{option.replace('_', '-')} says where; "
-                    "leave one of them out"
+                    f"--no-tracking records nothing, but --{option.replace('_', '-')} says where "
+                    "to record; leave one of them out"
                 )
         return None
     from autotune.durable.optuna_storage import shown_url
@@ -287,8 +289,8 @@ def _tracker(arguments: argparse.Namespace, launch: LaunchAsked | None) -> Track
     storage: str | None = getattr(arguments, "storage", None)
     if storage is not None and absolute(storage) == absolute(used):
         raise DistirError(
-            f"--storage and MLflow's store are one database, {shown_url(used)}, which each of them "
-            "sets up in its own way; expected two"
+            f"--storage and MLflow's store are the same database, {shown_url(used)}, which each of "
+            "them sets up in its own way; expected two databases"
         )
     if used.startswith("sqlite:///"):
         check_no_output(used.removeprefix("sqlite:///"), DistirError)

@@ -20,7 +20,9 @@ from autotune.statement import ProblemStatement
 if TYPE_CHECKING:
     from autotune.questions.scale import Scaling
 
-SUMMARY = "Find out how many devices: the best plan of each number, its efficiency and its cost."
+SUMMARY = (
+    "Find out how many devices to use: the best plan for each number, its efficiency and its cost."
+)
 DEFAULT_COUNTS = "8:1024"
 
 
@@ -28,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
     add_model_options(
         parser,
-        "numbers of devices: 8:1024 for powers of two with both ends, or 8,24,64 "
+        "numbers of devices: 8:1024 for the powers of two from 8 to 1024, or 8,24,64 "
         f"(default: {DEFAULT_COUNTS})",
         several_devices=True,
     )

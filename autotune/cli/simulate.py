@@ -57,8 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--compare",
         default=SUPPRESS,
         metavar="STRATEGY",
-        help="with --trace or --report, show another plan beside this one: what differs, such as "
-        "tp=4,dp=1",
+        help="with --trace or --report, show another plan beside this one; state what differs, "
+        "such as tp=4,dp=1",
     )
     add_report_option(parser)
     add_fit_option(parser, "with this strategy")
@@ -73,7 +73,8 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         "--tp": "devices that share each layer",
         "--pp": "pipeline ranks",
         "--cp": "devices that share each sequence",
-        "--ep": "devices that share the experts of a mixture: of dp, else of cp and tp too",
+        "--ep": "devices that share the experts of a mixture: those of dp, or, where these are not "
+        "enough, also of cp and tp",
     }
     for name, text in degrees.items():
         group.add_argument(name, type=positive, default=1, metavar="N", help=text)
@@ -104,8 +105,8 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         type=str.lower,
         default="none",
         metavar="WHAT",
-        help="compute again in the backward pass, instead of keeping it: none, selective, full, or "
-        "auto: of each layer what fits and takes least time",
+        help="what to compute again in the backward pass instead of keeping it: none, selective, "
+        "full, or auto, which takes for each layer what fits and is fastest",
     )
     group.add_argument(
         "--recompute-every",
@@ -121,30 +122,31 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=1,
         metavar="K",
-        help="replicas update parameters of their own, and take the mean of them every K steps "
-        "(local SGD), which changes the numbers (default: 1, all synchronise in every step)",
+        help="replicas update parameters of their own, and average them every K steps (local SGD), "
+        "which changes the numbers (default: 1, synchronise in every step)",
     )
     group.add_argument(
         "--outer-optimizer",
         type=str.lower,
         choices=OUTER_OPTIMIZERS,
         default=OUTER_OPTIMIZERS[0],
-        help="what replicas make of their parameters every K steps: their mean, or from a copy of "
-        "the last ones a step of SGD with Nesterov momentum along the mean difference (DiLoCo)",
+        help="how replicas combine their parameters every K steps: mean, or nesterov, a step of "
+        "SGD with Nesterov momentum along the mean difference from a copy of the last ones "
+        "(DiLoCo)",
     )
     group.add_argument(
         "--keep-gathered",
         type=str.lower,
         default="none",
         metavar="WHAT",
-        help="keep for the backward pass instead of gathering again: none, parameters (of ZeRO 3), "
-        "activations (of sequence parallelism) or all",
+        help="what to keep for the backward pass instead of gathering it again: none, parameters "
+        "(of ZeRO 3), activations (of sequence parallelism) or all",
     )
     group.add_argument(
         "--sequence-parallel",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="rest the sequence on the tensor-parallel devices between their products",
+        help="split the sequence over the tensor-parallel devices between their products",
     )
     group.add_argument(
         "--zero-degree",
@@ -158,16 +160,16 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         type=str.lower,
         default="gather",
         metavar="HOW",
-        help="with --cp, gather keys and values (default), let them travel beside attention: ring, "
-        "or split heads in attention: all-to-all",
+        help="with --cp: gather keys and values (default), ring, in which they travel during "
+        "attention, or all-to-all, which splits heads in attention",
     )
     group.add_argument(
         "--expert-order",
         type=str.lower,
         default="replicas",
         metavar="ORDER",
-        help="with --ep, the devices that share experts: replicas (default) before those of cp, or "
-        "nearest: those of cp before replicas, as Megatron-LM has them",
+        help="with --ep, which devices share experts first: replicas (default), or nearest, those "
+        "of cp before replicas, as in Megatron-LM",
     )
     group.add_argument(
         "--etp",
@@ -175,7 +177,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="with --ep and --tp, devices of tp that split each expert; the others share experts "
-        "(default: all of tp, or 1 where ep fits only so)",
+        "(default: all of tp, or 1 where ep fits only that way)",
     )
     group.add_argument(
         "--axes",
@@ -190,7 +192,7 @@ def add_strategy_options(parser: argparse.ArgumentParser) -> None:
         "--placement",
         default=SUPPRESS,
         metavar="ORDER",
-        help="order in which degrees are laid on the devices, innermost first "
+        help="order in which degrees are laid out on the devices, innermost first "
         f"(default: {PLACEMENT})",
     )
 
@@ -203,7 +205,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if hasattr(arguments, "fit"):
         if not hasattr(arguments, "model"):
             raise DistirError(
-                "--fit varies what --model and its options state; --plan fixes it all"
+                "--fit varies what --model and its options state, and --plan fixes all of it; "
+                "leave one of them out"
             )
         with output.working():
             wanted = strategy_of(arguments)
@@ -260,10 +263,12 @@ def _other(arguments: argparse.Namespace, problem: Problem, plan: Strategy) -> S
     if text is None:
         return None
     if not hasattr(arguments, "trace") and not hasattr(arguments, "report"):
-        raise DistirError("--compare shows another plan in a --trace or a --report; name one")
+        raise DistirError(
+            "--compare shows another plan in a --trace or a --report; add one of them"
+        )
     other = plan.with_changes(text)
     if other == plan:
-        raise StrategyError(f"--compare {text}: that is the same plan")
+        raise StrategyError(f"--compare {text}: this is the same plan; expected one that differs")
     impossible = problem.space.impossible(other)
     if impossible is not None:
         raise StrategyError(f"--compare {text}: {impossible}")

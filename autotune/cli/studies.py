@@ -29,25 +29,29 @@ def add_study_options(parser: argparse.ArgumentParser, *, required: bool = False
         required=required,
         default=SUPPRESS,
         metavar="URL",
-        help="keep the study here, where it survives and others can work on it: sqlite:///FILE, "
-        "postgresql://…, journal:FILE or grpc://HOST:PORT (default: in memory)",
+        help="where to keep the study, so that it survives and others can work on it: "
+        "sqlite:///FILE, postgresql://…, journal:FILE or grpc://HOST:PORT (default: in memory)",
     )
     group.add_argument(
-        "--study", required=required, default=SUPPRESS, metavar="NAME", help="its name there"
+        "--study",
+        required=required,
+        default=SUPPRESS,
+        metavar="NAME",
+        help="the name of the study there",
     )
     group.add_argument(
         "--retries",
         type=whole,
         default=SUPPRESS,
         metavar="N",
-        help="how often a strategy is tried again whose worker died (default: 1)",
+        help="how often to try a strategy again if its worker dies (default: 1)",
     )
     group.add_argument(
         "--heartbeat",
         type=seconds,
         default=SUPPRESS,
         metavar="TIME",
-        help="a worker that is silent for so long counts as dead (default: 60s)",
+        help="a worker that is silent for this long counts as dead (default: 60s)",
     )
     return group
 
@@ -59,14 +63,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--resume",
         action="store_true",
         default=SUPPRESS,
-        help="go on with the study of this name; nothing else needs to be stated again",
+        help="continue the study of this name; nothing else needs to be stated again",
     )
     group.add_argument(
         "--workers",
         type=positive,
         default=SUPPRESS,
         metavar="N",
-        help="processes of this machine that make trials (default: 1); on others, `autotune work`",
+        help="processes on this machine that run trials (default: 1); on others, use `autotune "
+        "work`",
     )
 
 
@@ -119,8 +124,8 @@ def _check_framework(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         for each in (kept, asked)
     )
     raise DistirError(
-        f"the study is another one: it was begun with {begun}, here it is {here}; leave --launch "
-        "out to go on with it, and write the files of a plan by autotune launch"
+        f"this is a different study: it was started with {begun}, here it is {here}; leave out "
+        "--launch to continue it, and write the files of a plan with autotune launch"
     )
 
 
@@ -134,7 +139,7 @@ def read_enqueued(arguments: argparse.Namespace, problem: Problem) -> None:
 
     plans = plans_in(path)
     if plans == []:
-        note(f"{path} states no plan: nothing is tried first")
+        note(f"{path} does not state a plan: nothing is tried first")
     arguments.enqueue = [_launched(path, problem, arguments.model)] if plans is None else plans
 
 
@@ -144,5 +149,5 @@ def _launched(path: str, problem: Problem, model: str) -> Strategy:
 
     plan, told = plan_for(problem, path, model)
     if told:
-        note(f"{path} is for another problem: {told}; its plan is tried first all the same")
+        note(f"{path} is for another problem: {told}; its plan is tried first anyway")
     return plan

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUMMARY", "configure", "execute"]
 
-SUMMARY = "List the frameworks that strategies can be written for, and what each can state."
+SUMMARY = "List the frameworks that strategies can be written for, and what each of them can state."
 
 
 def execute(arguments: argparse.Namespace) -> int:

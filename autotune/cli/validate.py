@@ -26,17 +26,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="STACK",
         help="cost every row with this software stack (a name or a TOML file), instead of the one "
-        "that its source tells",
+        "that its source implies",
     )
     parser.add_argument(
         "--products",
         default=argparse.SUPPRESS,
         metavar="FILE.toml",
-        help="measured products, which take the place of rates where they hold; a stack may name "
-        "such a file itself",
+        help="measured matrix products, which take the place of rates where they apply; a stack "
+        "may name such a file itself",
     )
     parser.add_argument(
-        "--worst", type=positive, default=10, metavar="N", help="rows to show, the worst first"
+        "--worst", type=positive, default=10, metavar="N", help="rows to show, worst first"
     )
     parser.add_argument(
         "--plot",

@@ -65,17 +65,19 @@ def add_options(parser: argparse.ArgumentParser, *, model_required: bool = True)
         else:
             group.add_argument(option, default=SUPPRESS, metavar="NAME")
     group.add_argument(
-        "--all", action="store_true", help="verify strategies from a whole space instead"
+        "--all", action="store_true", help="verify strategies drawn from a whole space instead"
     )
     group.add_argument(
         "--samples",
         type=positive,
         default=20,
         metavar="N",
-        help="with --all, how many strategies, at random; all of them if there are fewer",
+        help="with --all, how many strategies to draw at random; all of them if there are fewer",
     )
     add_space_option(parser, default="full", layers=False)
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights and samples")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the random weights and samples"
+    )
     add_json_option(parser)
 
 

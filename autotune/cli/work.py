@@ -12,14 +12,14 @@ from autotune.cli.studies import add_study_options, as_begun, kept_of
 from autotune.durable.stated import MOVABLE
 from autotune.processes import end_with_parent
 
-SUMMARY = "Work on a study that somebody else has begun, until it is at its end."
+SUMMARY = "Work on a study that was started elsewhere, until it ends."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's options."""
     add_study_options(parser, required=True)
     group = parser.add_argument_group(
-        "files of the study, where they are elsewhere on this machine"
+        "files of the study, if they are in another place on this machine"
     )
     for name in MOVABLE:
         group.add_argument(f"--{name}", default=SUPPRESS, metavar="FILE", help=f"its {name}")

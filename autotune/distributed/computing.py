@@ -127,10 +127,10 @@ def check_devices(where: Where, processes: int) -> None:
         return
     found = load_torch().cuda.device_count()
     if not found:
-        raise DistirError("PyTorch finds no NVIDIA GPU here; expected one: try --on cpu")
+        raise DistirError("PyTorch finds no NVIDIA GPU here; try --on cpu")
     if processes > found:
         raise DistirError(
-            f"{processes} devices need as many GPUs; there are {found} here: try fewer devices"
+            f"{processes} devices need as many GPUs, but there are {found} here; try fewer devices"
         )
 
 

@@ -77,8 +77,8 @@ def run_together(
     """
     if processes > MOST_PROCESSES:
         raise ProcessError(
-            f"{processes} devices need as many processes; one machine is given {MOST_PROCESSES} "
-            "at most: try fewer devices"
+            f"{processes} devices need as many processes, but one machine may run at most "
+            f"{MOST_PROCESSES}; try fewer devices"
         )
     with tempfile.TemporaryDirectory(prefix="distir-") as folder:
         team = _Team(processes, Path(folder), _cores(processes) if one_core_each else None)
@@ -145,7 +145,7 @@ class _Team:
             left = deadline - time.monotonic()
             ready = wait([child.answers for child in open_ones], max(left, 0.0))
             if not ready:
-                raise ProcessError(f"no end after {deadline_seconds:g} s: {self._waiting()}")
+                raise ProcessError(f"not finished after {deadline_seconds:g} s: {self._waiting()}")
             for child in open_ones:
                 if child.answers in ready:
                     self._take(child)

@@ -60,7 +60,7 @@ def _entry(tries: Sequence[Attempt], retries: int) -> LedgerEntry:
     evaluation = shown.evaluation if done else None
     if done is None and running is None and len(tries) > retries:
         times = "once" if len(tries) == 1 else f"{len(tries)} times"
-        evaluation = Evaluation.failure(f"the worker died while it tried this, {times}")
+        evaluation = Evaluation.failure(f"the worker died while trying this, {times}")
     return LedgerEntry(
         shown.number,
         shown.strategy,

@@ -64,13 +64,13 @@ def found_study(kept: Kept) -> StoredStudy:
     attributes = found.attributes()
     if "problem" not in attributes:
         raise DistirError(
-            f"the study {kept.study!r} in {where} was not begun by autotune, or never got as far "
-            "as a problem; begin another one"
+            f"the study {kept.study!r} in {where} was not started by autotune, or stopped before "
+            "its problem was recorded; start a new one"
         )
     if attributes.get("format") != FORMAT:
         raise DistirError(
-            f"the study {kept.study!r} in {where} is of another version, "
-            f"{attributes.get('versions')}; go on with that"
+            f"the study {kept.study!r} in {where} was made by another version, "
+            f"{attributes.get('versions')}; continue it with that version"
         )
     return found
 
@@ -96,9 +96,11 @@ def open_study(
         asked = {"framework": None, **statement, **facts}
         for words in differences(attributes["problem"] | attributes["facts"], asked):
             advice = _framed(attributes["problem"], asked)
-            raise DistirError(f"the study {kept.study!r} is another one: {words}{advice}")
+            raise DistirError(f"the study {kept.study!r} is a different one: {words}{advice}")
         changed = differences(attributes["versions"], _versions())
-        notes = tuple(f"the study {kept.study!r} goes on with other software: {w}" for w in changed)
+        notes = tuple(
+            f"the study {kept.study!r} continues with different software: {w}" for w in changed
+        )
         if not kept.helping and attributes["search"] != search:
             study.describe({"search": search})
     else:
@@ -124,8 +126,7 @@ def _framed(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     if asked["framework"] is not None or "framework" not in kept:
         return ""
     return (
-        "; a problem for a framework, which run --launch searches, is made by "
-        "autotune.launch.load_problem_for"
+        "; autotune.launch.load_problem_for makes a problem for a framework, as run --launch does"
     )
 
 
@@ -168,8 +169,8 @@ def _begun(kept: Kept, objective: Objective) -> StoredStudy:
     ):
         return found  # whoever created it was killed at once
     raise DistirError(
-        f"the study {kept.study!r} is in {shown_url(kept.storage)} already; --resume goes on with "
-        "it, another --study begins another one"
+        f"the study {kept.study!r} is in {shown_url(kept.storage)} already; continue it with "
+        "--resume, or start a new one under another --study"
     )
 
 

@@ -160,8 +160,8 @@ def _check_journal(path: str) -> None:
         begins = file.read(len(_JOURNAL_BEGINS))
     if not _JOURNAL_BEGINS.startswith(begins):
         raise DistirError(
-            f"the storage journal:{path} cannot be opened: this file is no journal of studies; "
-            "expected one, or a file that is not there yet"
+            f"the storage journal:{path} cannot be opened: this file is not a journal of studies; "
+            "expected one, or a file that does not exist yet"
         )
 
 
@@ -204,7 +204,8 @@ def _database(url: str) -> BaseStorage:
     if url.startswith("sqlite"):
         if url.partition("://")[2].strip("/") in ("", ":memory:"):
             raise DistirError(
-                f"the storage {url} is in memory and ends with its process; expected sqlite:///FILE"
+                f"the storage {url} is in memory and disappears with its process; expected "
+                "sqlite:///FILE"
             )
         options = {"connect_args": {"timeout": LOCK_SECONDS}}
     return RDBStorage(url, engine_kwargs=options)
@@ -270,7 +271,7 @@ class StoredStudy:
         try:
             return cls(storage, url, name, storage.create_new_study(directions, name))
         except optuna.exceptions.DuplicatedStudyError as error:
-            raise DistirError(f"the study {name!r} is there already") from error
+            raise DistirError(f"there is already a study {name!r}") from error
         except Exception as error:
             raise _unreachable(url, error) from error
 

@@ -72,13 +72,13 @@ class Kept(Checked):
     def _check_numbers(self) -> None:
         if not 0 < self.heartbeat < math.inf:
             raise DistirError(
-                f"the heartbeat is {self.heartbeat} s, after which a silent worker counts as dead; "
+                f"heartbeat is {self.heartbeat} s, after which a silent worker counts as dead; "
                 "expected more than 0"
             )
         if self.retries < 0:
-            raise DistirError(f"there are {self.retries} retries; expected at least 0")
+            raise DistirError(f"retries is {self.retries}; expected at least 0")
         if self.workers < 1:
-            raise DistirError(f"there are {self.workers} workers; expected at least 1")
+            raise DistirError(f"workers is {self.workers}; expected at least 1")
 
 
 def plain_statement(statement: ProblemStatement, goal: Goal) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def differences(kept: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
     for name, value in now.items():
         if not same(kept.get(name), value):
             title = name.replace("_", " ")
-            begun = f"it was begun with {title} = {said(kept.get(name))}"
+            begun = f"it was started with {title} = {said(kept.get(name))}"
             yield f"{begun}, here with {title} = {said(value)}"
 
 
@@ -163,7 +163,7 @@ def restored(kept: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any
     Raises `DistirError` if something differs, or a file is not where it was.
     """
     for words in differences(kept, typed):
-        raise DistirError(f"the study is another one: {words}")
+        raise DistirError(f"this is a different study: {words}")
     here = {**kept, **typed}
     return {name: _restored(name, here[name]) for name in ProblemStatement.bearing(kept)}
 
@@ -174,15 +174,17 @@ def _restored(name: str, value: Any) -> Any:
     known = cast("Mapping[str, Any]", value)
     if "object" in known:
         raise DistirError(
-            f"the study's {name} is {said(value)} of a Python program; only that can go on with "
-            "it, by tune(…, resume=True)"
+            f"the study's {name} is {said(value)} of a Python program; only that program can "
+            "continue it, with tune(…, resume=True)"
         )
     if "sha256" not in known:
         return {key: _restored(key, item) for key, item in known.items()}
     file, attribute = known["file"], known.get("attribute")
     option = f"--{name.replace('_', '-')} says where it is now"
     if not is_file(file):
-        raise DistirError(f"the study's {name} is the file {file}, which is not here; {option}")
+        raise DistirError(
+            f"the study's {name} is the file {file}, which does not exist here; {option}"
+        )
     if _sha256(Path(file)) != known["sha256"]:
         raise DistirError(
             f"the study's {name}, {file}, has changed since the study began (its sha256 was "

@@ -195,12 +195,13 @@ class _Search:
     def __init__(self, problem: Problem, objective: Objective, top: int, advance: Advance):
         if problem.finds_layers:
             raise DistirError(
-                "with recompute auto nothing is certified: which layers recompute is found plan by "
-                "plan; state none, selective or full"
+                "with recompute auto nothing can be certified, since the layers that recompute are "
+                "chosen plan by plan; state none, selective or full"
             )
         if not isinstance(problem.simulator, Simulator) or objective.many is None:
             raise DistirError(
-                f"the objective {objective.name} cannot be certified: nothing bounds it; expected "
+                f"the objective {objective.name} cannot be certified, as there are no bounds for "
+                "it; expected "
                 "throughput, latency or memory"
             )
         self.metric = _bounded_metric(objective)

@@ -108,7 +108,7 @@ class Grid:
         """
         if self.figures is None:
             raise DistirError(
-                "figures show a problem, and this grid was made of a space alone; try "
+                "figures need a problem, and this grid was made from a space alone; try "
                 "autotune.evaluate_grid(problem, objective)"
             )
         return self.figures(self)

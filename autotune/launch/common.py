@@ -24,13 +24,13 @@ def refuse_precision_of_scripts(framework: str, precision: str) -> None:
     """Raises `LaunchError` for a precision that the training script says, and not the framework."""
     if precision in _OF_SCRIPTS:
         raise LaunchError(
-            f"precision = {precision} is no option of {framework}: the training script says it "
-            f"({_OF_SCRIPTS[precision]})"
+            f"precision = {precision} is not an option of {framework}: the training script states "
+            f"it ({_OF_SCRIPTS[precision]})"
         )
 
 
 def _training(workload: WorkloadFacts) -> str | None:
-    return None if workload.mode == "training" else "only training is launched"
+    return None if workload.mode == "training" else "only training can be launched"
 
 
 def adds_up_in_fp32(facts: Facts) -> Facts:
@@ -41,7 +41,7 @@ def adds_up_in_fp32(facts: Facts) -> Facts:
 def notes_on_both(facts: Facts) -> Iterator[Note]:
     """That a framework adds gradients up in fp32 in place of `both`."""
     if facts["gradient_precision"] == "both":
-        yield Note("gradient_precision", "both is not an option; gradients are added up in fp32")
+        yield Note("gradient_precision", "both is not an option; gradients are accumulated in fp32")
 
 
 ONLY_TRAINING = Limit("only training", _training)
@@ -51,7 +51,7 @@ USUAL_PLACEMENT = only("placement", (PLACEMENT,), "ranks have one order", {"plac
 
 def _whole_degree(zero_degree: int, dp: int) -> str | None:
     if zero_degree and zero_degree == dp:
-        return f"zero_degree = dp = {dp} shards over all replicas: state 0"
+        return f"zero_degree = dp = {dp} shards over all replicas; state that as 0"
     return None
 
 
@@ -62,7 +62,10 @@ def _heads(workload: WorkloadFacts, tp: int) -> str | None:
     found = next(((n, s) for n, s in workload.internal_axes if s % tp), None)
     if found is None:
         return None
-    return f"{found[0]} ({found[1]}) must divide by tp = {tp}, heads of keys and values too"
+    return (
+        f"{found[0]} ({found[1]}) must be divisible by tp = {tp}, and so must the heads of keys "
+        "and values"
+    )
 
 
 def less_tensor_parallel(strategy: Strategy) -> Iterator[Changes]:
@@ -79,7 +82,7 @@ def _context(workload: WorkloadFacts, cp: int) -> str | None:
     length = next((n for n in workload.sequence_lengths if n % (2 * cp)), None)
     if cp == 1 or length is None:
         return None
-    return f"the sequence ({length}) does not divide by 2 · cp = {2 * cp}"
+    return f"the sequence ({length}) is not divisible by 2 · cp = {2 * cp}"
 
 
 def no_context_parallel(strategy: Strategy) -> tuple[Changes, ...]:
@@ -104,7 +107,7 @@ def one_schedule(*schedules: str) -> Limit:
 
     def check(schedule: str, pp: int, chunks: int) -> str | None:
         if pp == 1 and (schedule != "1f1b" or chunks > 1):
-            return f"without a pipeline there is no schedule {schedule} with {chunks} chunks"
+            return f"without a pipeline, {schedule} with {chunks} chunks cannot be stated"
         if schedule not in schedules or chunks > 1:
             return f"{schedule} with {chunks} chunks cannot be stated: there is one stage per rank"
         return None
@@ -123,7 +126,7 @@ def exchanges(known: dict[str, str]) -> Limit:
         if cp == 1 or cp_exchange in known:
             return None
         said = ", ".join(f"{name} ({why})" for name, why in known.items())
-        return f"cp_exchange = {cp_exchange} cannot be stated; what can: {said}"
+        return f"cp_exchange = {cp_exchange} cannot be stated; expected {said}"
 
     def instead(strategy: Strategy) -> Iterator[Changes]:
         yield from ({"cp_exchange": name} for name in known)
@@ -171,7 +174,7 @@ def not_padded(framework: str) -> Row:
         if facts["vocabulary_multiple"] != 1:
             raise LaunchError(
                 f"vocabulary_multiple = {facts['vocabulary_multiple']} cannot be stated: "
-                f"{framework} pads no vocabulary; expected 1"
+                f"{framework} does not pad the vocabulary; expected 1"
             )
         return {}
 
@@ -228,7 +231,7 @@ def length_of_text(option: str, framework: str, read: Reads | None = None) -> Ro
 
     def write(facts: Facts) -> Options:
         if facts["sequence_length"] is None:
-            raise LaunchError(f"the model has no sequence, whose length {option} states: {trained}")
+            raise LaunchError(f"the model has no sequence, so {option} cannot be stated: {trained}")
         if facts.get("reads", TEXT) != TEXT:
             raise LaunchError(f"the model reads {facts['reads']}: {trained}")
         return plain.write(facts)
@@ -241,9 +244,9 @@ def width_of_heads(facts: Facts, hidden: str, heads: str, other: str = "") -> in
     these options state. Raises `LaunchError` if it does not divide; `other` would state another."""
     width, rest = divmod(facts[f"{MODEL}hidden"], facts[f"{MODEL}heads"])
     if rest:
-        instead = f"; state the width of a head by {other}" if other else ""
+        instead = f"; state the width of a head with {other}" if other else ""
         raise LaunchError(
-            f"{hidden} ({facts[f'{MODEL}hidden']}) does not divide by {heads} "
+            f"{hidden} ({facts[f'{MODEL}hidden']}) is not divisible by {heads} "
             f"({facts[f'{MODEL}heads']}){instead}"
         )
     return width
@@ -258,7 +261,7 @@ def replicas_left() -> Row:
         if rest or not dp:
             raise LaunchError(
                 f"tp {facts['tp']} × pp {facts['pp']} × cp {facts['cp']} = {others} does not "
-                f"divide the {facts['devices']} devices; state their number by --devices"
+                f"divide the {facts['devices']} devices; state their number with --devices"
             )
         return {"dp": dp}
 
@@ -275,8 +278,8 @@ def nearest_experts(facts: Facts, ep: int, etp: int, option: str) -> Facts:
     wanted = expert_factors(ep, dp, cp, tp, etp, "nearest") if etp > 0 else None
     if wanted is None:
         raise LaunchError(
-            f"{option} is {etp}: {ep} neighbours that share experts are no whole groups of tp {tp} "
-            f"× cp {cp} × dp {dp} devices, and what is simulated are groups"
+            f"{option} is {etp}: {ep} neighbours that share experts do not form whole groups of tp "
+            f"{tp} × cp {cp} × dp {dp} devices, and only such groups are simulated"
         )
     ways = ((some, order) for some in (0, etp) for order in EXPERT_ORDERS)
     found = next(way for way in ways if expert_factors(ep, dp, cp, tp, *way) == wanted)
@@ -332,8 +335,8 @@ def _batch(
     micro, times = options
     if samples is None and batch is None:
         raise LaunchError(
-            f"{micro} is not stated; state it by --set {micro.lstrip('-')}=VALUE, and the batch by "
-            "--batch-size"
+            f"{micro} is not stated; state it with --set {micro.lstrip('-')}=VALUE, and the batch "
+            "with --batch-size"
         )
     if batch is None:
         batch = (samples or 1) * (count or 1) * dp
@@ -341,11 +344,11 @@ def _batch(
         samples = batch // (dp * (count or 1))
     found, rest = divmod(batch, max(1, samples) * dp)
     if rest or not found or samples < 1 or (count is not None and found != count):
-        first = "another by --batch-size" if given else "it by --batch-size"
+        first = "another with --batch-size" if given else "it with --batch-size"
         whole = found and not rest and count is not None
-        more = f", or {times} by --set {times.lstrip('-')}={found}" if whole else ""
+        more = f", or {times} with --set {times.lstrip('-')}={found}" if whole else ""
         raise LaunchError(
             f"the batch ({batch}) is not {samples} ({micro}) × {count or '?'} microbatches × dp = "
-            f"{dp}; state {first}{more}, or the devices by --devices"
+            f"{dp}; state {first}{more}, or the devices with --devices"
         )
     return {"micro_batch": samples, "batch_size": batch, "microbatches": found}

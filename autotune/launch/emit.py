@@ -69,7 +69,7 @@ def emit(target: Target, launch: Launch, prediction: Prediction) -> Emission:
 def _own_attention(target: Target, launch: Launch) -> Iterator[Note]:
     """What is to be known where a problem states how attention is computed."""
     if launch.attention not in (None, load_stack(target.stack).attention):
-        reason = f"no option states it; {target.name} computes attention as it usually does"
+        reason = f"no option states it; {target.name} computes attention in its usual way"
         yield Note("attention", reason, launch.attention)
 
 
@@ -78,8 +78,8 @@ def _unknown_model(target: Target, launch: Launch) -> Iterator[Note]:
     them."""
     if target.states_model and f"{MODEL}layers" not in launch.facts:
         reason = (
-            "no transformer whose sizes are known: what is written says how it is distributed, and "
-            f"nothing of it; state by hand the model of {target.name} that is like it"
+            "not a transformer of known sizes: the files state how the model is distributed, but "
+            f"not the model; add the corresponding model of {target.name} by hand"
         )
         yield Note("model", reason)
 
@@ -89,10 +89,10 @@ def _own_nodes(target: Target, launch: Launch) -> Iterator[Note]:
     _, each = launch.nodes
     if differs(launch.cluster, each):
         reason = (
-            f"{on_nodes(launch.cluster, each)} are launched, since launchers start as many "
-            f"processes on every node; what is simulated fills nodes of "
-            f"{launch.cluster.node_devices} one after the other, and what it takes on the launched "
-            f"ones is said as {target.name} runs it"
+            f"{on_nodes(launch.cluster, each)} are launched, since launchers start equally many "
+            "processes on every node; the simulated plan fills nodes of "
+            f"{launch.cluster.node_devices} one after the other, and the prediction “as "
+            f"{target.name} runs it” is for the launched nodes"
         )
         yield Note("nodes", reason)
 
@@ -113,11 +113,11 @@ def readme(
     lines = [
         f"# {launch.strategy.label}",
         "",
-        f"Searched for: {launch.title}.",
+        f"Problem: {launch.title}.",
         "",
         f"Written for {target.label}. Predicted with the software stack {prediction.stack}:",
         f"{predicted}, {room} on the fullest device.",
-        f"As {target.name} runs it, with the stack {stack} and what is approximated: {run}.",
+        f"As {target.name} runs it, with the stack {stack} and the approximations below: {run}.",
         "",
         *_unfit(target, prediction),
         "## Start",
@@ -128,7 +128,7 @@ def readme(
     ]
     if target.dry_run:
         lines += ["", f"Dry run: {target.dry_run}."]
-    lines += ["", "## What states what", "", "| field | option |", "| --- | --- |"]
+    lines += ["", "## Which option states which choice", "", "| field | option |", "| --- | --- |"]
     lines += [f"| {name} | `{_cell(text)}` |" for name, text in stated.items()]
     lines += ["", "## Approximated", "", *_listed(approximated)]
     lines += ["", "## Still missing", "", *_listed(missing)]

@@ -28,8 +28,8 @@ def plan_for(problem: Problem, path: str, model: str) -> tuple[Strategy, str]:
     there = {"devices": reading.facts["devices"], **reading.facts}
     if there["devices"] != here["devices"]:
         raise LaunchError(
-            f"{path} is for {there['devices']} devices, here there are {here['devices']}; state "
-            f"--devices {there['devices']}, or a plan for {here['devices']} as a list"
+            f"{path} is for {there['devices']} devices, but here there are {here['devices']}; "
+            f"state --devices {there['devices']}, or list a plan for {here['devices']}"
         )
     told = [
         f"{name.replace('_', ' ')} {there[name]} (here {here[name]})"

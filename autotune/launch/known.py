@@ -32,7 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-NOT_SIMULATED = "bears on time or memory, and is not simulated"
+NOT_SIMULATED = "affects time or memory, but is not simulated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,12 @@ def parse_layout(text: str) -> Cuts:
     letters = "".join(stages)
     if "m" in letters:
         raise LaunchError(
-            f"the layout {text} has layers that predict further tokens, m, which are not simulated"
+            f"the layout {text} has layers that predict further tokens (m), which are not simulated"
         )
     if not re.fullmatch(r"Et+L", letters) or not all(stages):
         raise LaunchError(
             f"the layout {text} cannot be read; expected an embedding E, layers t and a loss L, "
-            "with | between stages of which none is empty"
+            "with | between stages, none of them empty"
         )
     return Cuts(tuple(stage.count("t") for stage in stages))
 

@@ -28,9 +28,9 @@ def node_sizes(cluster: Cluster) -> list[int]:
     found = [each for each in reversed(divisors(used)) if each <= node and used // each <= there]
     if not found:
         raise LaunchError(
-            f"{used} devices are not launched on the {there:g} nodes of {node} devices of "
-            f"{cluster.name}: launchers start as many processes on every node; expected a number "
-            f"that divides by a number of nodes, such as {used // node * node}"
+            f"{used} devices cannot be launched on the {there:g} nodes of {node} devices of "
+            f"{cluster.name}: launchers start equally many processes on every node; expected a "
+            f"number divisible by a number of nodes, such as {used // node * node}"
         )
     return found
 
@@ -72,7 +72,7 @@ def as_launched(cluster: Cluster, each: int) -> Cluster:
     needed = cluster.num_devices // each
     if needed > there:
         raise LaunchError(
-            f"{needed} nodes of {each} devices are launched, and {cluster.name} has {there:g}"
+            f"{needed} nodes of {each} devices are needed, but {cluster.name} has {there:g}"
         )
     units = [
         math.gcd(unit, each) if unit < node else unit // node * each

@@ -36,7 +36,12 @@ def read_page(
         changes += [[f"needs {note.what}: {note.reason}"] for note in each.needed]
         blocks.append(Table(("",), changes))
     if found is not None and not found:
-        blocks.append(Text(f"Nothing better was found in what {reading.target.name} can state."))
+        blocks.append(
+            Text(
+                f"Of the strategies that {reading.target.name} can state, none was found that is "
+                "better."
+            )
+        )
     left_out = [[note.what, str(note.value), note.reason] for note in reading.not_modelled]
     sections = [Section("better", "What would be better", blocks)] if blocks else []
     sections += page.sections

@@ -147,7 +147,7 @@ def with_own_software(problem: Problem, target: Target, facts: Any, **more: Any)
     """The problem with the framework's own software stack and what it does otherwise where a file
     states these facts, and with `more` changes."""
     if problem.changed is None:
-        raise LaunchError("the problem cannot be changed; load it by load_problem")
+        raise LaunchError("the problem cannot be changed; load it with load_problem")
     settings = _own_settings(target, facts)
     return problem.changed(**settings, **more, **_own_attention(problem, target))
 
@@ -205,9 +205,9 @@ def refuse_devices(problem: Problem, target: Target) -> None:
     if device.platform in (None, *target.platforms):
         return
     raise LaunchError(
-        f"{target.label}: nothing is written for {device.name}, whose programs go through "
-        f"{device.platform}; what is written starts processes for devices of "
-        f"{' or '.join(target.platforms)}; leave the launch out, or name another cluster"
+        f"{target.label}: cannot write a launch for {device.name}, whose platform is "
+        f"{device.platform}; expected devices of {' or '.join(target.platforms)}; leave out the "
+        "launch, or name another cluster"
     )
 
 
@@ -222,7 +222,7 @@ def refuse(problem: Problem, target: Target, strategy: Strategy) -> None:
 def _nearest(problem: Problem, target: Target, strategy: Strategy) -> str:
     found = nearest(strategy, problem.space.rules, target.all_limits, problem.workload)
     if found is None:
-        return "nothing near it can be stated"
+        return "no similar strategy can be stated"
     changed = ", ".join(
         f"{name} {value}" if value != "" else f"no {name}"
         for name, value in found.to_dict().items()

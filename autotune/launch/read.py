@@ -124,7 +124,8 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
     if name is None and (other := _unsupported(source)) is not None:
         known = ", ".join(each.name for each in targets)
         raise LaunchError(
-            f"{source.path}: a file of {other}, which is not read; expected one of {known}"
+            f"{source.path}: this is a file of {other}, which cannot be read; expected one of "
+            f"{known}"
         )
     for target in targets:
         commands: list[Sequence[str]] = []
@@ -135,12 +136,12 @@ def recognised(source: Source, name: str | None) -> tuple[Target, Options]:
             return target, options
     if source.is_script and (word := source.open_launch) is not None:
         raise LaunchError(
-            f"{source.path}: {shown(word)} may be the launch, and depends on what runs; state it "
-            f"by --set {word.strip('${}')}='…'"
+            f"{source.path}: {shown(word)} may be the launch, but its value is known only at run "
+            f"time; state it by --set {word.strip('${}')}='…'"
         )
     known = ", ".join(each.name for each in targets)
     raise LaunchError(
-        f"{source.path}: nothing here is an option of {known}; expected a launch script, its "
+        f"{source.path}: it has no options of {known}; expected a launch script, its "
         "command line, or a file of options"
     )
 
@@ -179,7 +180,8 @@ def _check_alone(
         )
         raise LaunchError(
             f"{source.path}: it launches several frameworks, {', '.join(told)}; state the one to "
-            f"read by --target, such as --target {list(found)[-1]}, or put its command into a file "
+            f"read with --target, such as --target {list(found)[-1]}, or put its command into a "
+            "file "
             "of its own"
         )
 
@@ -193,7 +195,7 @@ def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> di
         found |= dict.fromkeys(options, given)
         if not options and not source.names(name):
             raise LaunchError(
-                f"--set {name}: {source.path} has no such variable, and {target.label} no such "
+                f"--set {name}: {source.path} has no such variable, and {target.label} has no such "
                 "option that is understood here"
             )
     return found
@@ -202,7 +204,9 @@ def _settings(source: Source, target: Target, settings: Mapping[str, str]) -> di
 def _unread(source: Source) -> Iterable[Note]:
     """Notes on files that a script reads in and that are not there: they may set variables."""
     for name in source.script.unread if source.is_script else ():
-        yield Note("source", "not beside the script, and what it sets is not read", name)
+        yield Note(
+            "source", "this file is not beside the script, so what it sets is not read", name
+        )
 
 
 def _replaced(options: Options, settings: Options) -> Iterable[Note]:
@@ -210,7 +214,7 @@ def _replaced(options: Options, settings: Options) -> Iterable[Note]:
     for name in settings:
         given = options.get(name)
         if isinstance(given, str) and given.startswith("$("):
-            yield Note(name, "the value that is stated stands for all that it prints", given)
+            yield Note(name, "the stated value is taken as all that it prints", given)
 
 
 def _known(source: Source, options: Options, stated: Stated) -> dict[str, Any]:
@@ -218,7 +222,7 @@ def _known(source: Source, options: Options, stated: Stated) -> dict[str, Any]:
     devices = stated.devices or devices_of(options)
     if devices is None:
         raise LaunchError(
-            f"{source.path}: it does not say how many devices there are; state it by --devices"
+            f"{source.path}: it does not state the number of devices; state it with --devices"
         )
     given = {
         "devices": devices,
@@ -250,11 +254,11 @@ def _not_modelled(
     others = {n: g for n, g in options.items() if n in ignored or not _is_read(target, n, g)}
     unknown: list[str] = []
     for name, given in others.items():
-        reason = "ignored, as asked" if name in ignored else target.not_modelled(name)
+        reason = "ignored, as requested" if name in ignored else target.not_modelled(name)
         if name in target.removed and name not in ignored:
             raise LaunchError(
-                f"{source.path}: {target.label} stops at {name}, which was removed; state "
-                f"{target.removed[name]} in place of it, or by --set beside --ignore={name}"
+                f"{source.path}: {target.label} refuses {name}, which was removed; state "
+                f"{target.removed[name]} instead of it, or with --set together with --ignore={name}"
             )
         if reason is None:
             unknown.append(name)
@@ -284,7 +288,7 @@ def _check_ignored(
         if name not in options or name in known:
             fault = "is understood" if name in known else f"is not in {source.path}"
             raise LaunchError(
-                f"--ignore {name}: it {fault}; expected an option that is not understood"
+                f"--ignore {name}: the option {fault}; expected one that is not understood"
             )
 
 
@@ -296,7 +300,7 @@ def _unknown(target: Target, names: Sequence[str]) -> str:
     """That some options are not understood, with what is near to them and how to leave them out."""
     told = names[:MOST_UNKNOWN]
     alone = len(names) == 1
-    are, that = ("is not an option", "is") if alone else ("are no options", "are")
+    are, that = ("is not an option", "is") if alone else ("are not options", "are")
     more = f" and {len(names) - len(told)} more" if len(names) > len(told) else ""
     near = [(name, target.near(name)) for name in told]
     meant = [there if alone else f"{there} for {name}" for name, there in near if there]
@@ -304,7 +308,7 @@ def _unknown(target: Target, names: Sequence[str]) -> str:
     ignored = " ".join(f"--ignore={name}" for name in told)
     return (
         f"{', '.join(told)}{more} {are} of {target.label} that {that} understood here{hint}; if "
-        f"{'it does' if alone else 'they do'} not bear on time, state {ignored}"
+        f"{'it does' if alone else 'they do'} not affect time or memory, add {ignored}"
     )
 
 
@@ -328,7 +332,7 @@ def _other_model(target: Target, options: Options, facts: Facts) -> Iterable[Not
     for name in (f"{MODEL}{size}" for size in SIZES):
         if name in stated and stated[name] != facts.get(name):
             row = next(each for each in target.table.rows if name in each.facts)
-            reason = f"--model says {facts.get(name, 'none')}, which is simulated"
+            reason = f"--model has {facts.get(name, 'none')}, which is simulated"
             yield Note(row.options[0], reason, stated[name])
 
 
@@ -346,8 +350,8 @@ def _model(source: Source, target: Target, facts: Facts, stated: Stated) -> tupl
         if is_file(beside) and beside != source.path:
             return str(beside), str(beside), True
         raise LaunchError(
-            f"{source.path}: it does not say what the model is, nor is there a config.json beside "
-            "it; state it by --model"
+            f"{source.path}: it does not state the model, and there is no config.json beside it; "
+            "state it with --model"
         )
     config = model_of(facts, source.path.stem)
     for found in _zoo():

@@ -37,7 +37,7 @@ def _launch_parts(done: Launched) -> Iterator[RenderableType]:
     lead = f"As {target.name} runs it{_nodes(done.problem, done.as_run_settings)}"
     yield Text(_cost(lead, done.problem, done.as_run))
     yield Text("")
-    yield Text(f"For {target.label}, files {', '.join(done.emission.files.files)}:")
+    yield Text(f"For {target.label}, in the files {', '.join(done.emission.files.files)}:")
     yield Text(done.emission.files.command)
     yield from _notes("Approximated", done.emission.approximated)
     yield from _notes("Still missing", done.emission.missing)
@@ -77,7 +77,9 @@ def _read_parts(
         return
     yield Text("")
     if not found:
-        yield Text(f"Nothing better was found in what {target.name} can state.")
+        yield Text(
+            f"Of the strategies that {target.name} can state, none was found that is better."
+        )
     for each in found:
         yield Text(better_line(problem, result, each), style="green")
         for name, (now, then) in each.changes.items():
@@ -101,7 +103,7 @@ def _nodes(problem: Problem, settings: Mapping[str, Any]) -> str:
         return ""
     simulator: Any = problem.simulator
     cluster = simulator.cost.cluster
-    return f", on {on_nodes(cluster, each)} and not of {cluster.node_devices}"
+    return f", on {on_nodes(cluster, each)} instead of {cluster.node_devices}"
 
 
 def _cost(lead: str, problem: Problem, result: Any) -> str:

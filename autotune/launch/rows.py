@@ -101,7 +101,7 @@ def words(
         if facts[fact] not in spelled:
             known = ", ".join(map(str, spelled))
             raise LaunchError(
-                f"{fact} = {facts[fact]} is nothing that {option} says; it says {known}"
+                f"{fact} = {facts[fact]} cannot be stated by {option}; expected {known}"
             )
         return {option: spelled[facts[fact]]}
 
@@ -113,9 +113,7 @@ def words(
         word = as_word(options[option])
         if word not in ours:
             known = ", ".join(str(each) for each in spelled.values())
-            raise LaunchError(
-                f"{option} is {shown(options[option])}; what is understood is {known}"
-            )
+            raise LaunchError(f"{option} is {shown(options[option])}; expected {known}")
         return {fact: ours[word]}
 
     return Row((fact,), (option,), write, read)
@@ -149,7 +147,7 @@ def fixed(option: str, stated: Any) -> Row:
 
 def missing(option: str) -> LaunchError:
     """The error for an option that is needed and not stated."""
-    return UnstatedError(f"{option} is not stated; state it by --set {option.lstrip('-')}=VALUE")
+    return UnstatedError(f"{option} is not stated; state it with --set {option.lstrip('-')}=VALUE")
 
 
 def typed(kind: type[Any], option: str, given: Any, least: int | None = None) -> Any:
@@ -196,7 +194,7 @@ def at_most_one(framework: str, options: Options, names: Iterable[str]) -> None:
     stated = [name for name in names if options.get(name) not in (None, False, "false", "False")]
     if len(stated) > 1:
         raise LaunchError(
-            f"{' and '.join(stated)} contradict each other: {framework} refuses them together; "
+            f"{' and '.join(stated)} contradict each other, and {framework} refuses them together; "
             "leave out all but one"
         )
 
@@ -212,7 +210,8 @@ def _check_said(option: str, given: Any) -> None:
     if given == AUTO:
         name = option.lstrip("-")
         raise LaunchError(
-            f"{option} is {AUTO!r}, which the program decides; state it by --set {name}=VALUE"
+            f"{option} is {AUTO!r}, which leaves the value to the program; state it with --set "
+            f"{name}=VALUE"
         )
 
 
@@ -224,12 +223,12 @@ def unset(option: str, given: str) -> LaunchError:
     """The error for a value that has a variable without a value, or that a command would print."""
     if _WORKED_OUT.search(given):
         return LaunchError(
-            f"{option} is {shown(given)}, which is not executed; state it by --set "
+            f"{option} is {shown(given)}, which is not executed; state it with --set "
             f"{option.rpartition(' ')[2].lstrip('-')}=VALUE"
         )
     name = given.partition("$")[2].strip("{}").split(":")[0].split("}")[0] or "NAME"
     return LaunchError(
-        f"{option} is {shown(given)}, which is not set; state it by --set {name}=VALUE"
+        f"{option} is {shown(given)}, which has no value here; state it with --set {name}=VALUE"
     )
 
 

@@ -42,26 +42,26 @@ class Subject:
 
 OPTIMIZER = Subject(
     re.compile("--optim(izer)?([-_](name|type))?"),
-    "what is simulated is Adam",
+    "Adam is simulated instead",
     usual=re.compile("adamw?(_torch|_hf|_apex)?(_fused|_xla)?"),
 )
 
 SUBJECTS = (
     Subject(
         _with_word("q?lora|dora|peft|adapters?|(un)?freeze|frozen"),
-        "what is simulated trains all parameters",
+        "the simulation trains all parameters",
         values=re.compile("q?lora|dora|freeze"),
     ),
     Subject(
         _with_word("[248]bit|bits|bnb|quantize|quantization"),
-        "what is simulated has no weights of few bits",
+        "weights are simulated without quantization",
         usual=re.compile("16|32"),
     ),
     OPTIMIZER,
     Subject(
-        _with_word("compile"), "whether layers are compiled is the software stack's: see --stack"
+        _with_word("compile"), "the software stack decides whether layers are compiled: see --stack"
     ),
-    Subject(_with_word("liger"), "fused kernels are the software stack's: see --stack"),
+    Subject(_with_word("liger"), "the software stack decides which kernels are fused: see --stack"),
 )
 
 _ON, _OFF = ("true", "yes"), ("false", "no")

@@ -596,7 +596,7 @@ def _substituted(found: _Script, text: str) -> str:
             break
         text = changed
         if len(text) > MOST_WORDS:
-            raise LaunchError("the variables of the script grow without end")
+            raise LaunchError("the variables of the script grow without limit")
     return text
 
 

@@ -182,8 +182,8 @@ def _word(text: str, place: int, ends: str = "") -> tuple[Word, int]:
             place = continued.end()
         elif _CUT_SHORT.match(text, place) is not None:
             raise LaunchError(
-                f"{_where(text, place)}: a blank follows the \\ at its end, so that the command "
-                "ends there; take the blank away"
+                f"{_where(text, place)}: a blank follows the \\ at the end of the line, so the "
+                "command ends there; remove the blank"
             )
         elif here == "$" and text.startswith(("'", '"'), place + 1):
             place += 1  # a quote of another kind, whose escapes stay as they stand

@@ -142,9 +142,9 @@ class Source:
         begun = [each for each in wanted if not each[0].startswith("--")]
         if begun and lines:
             raise LaunchError(
-                f"{self.path}: {shown(lines[0])} is a command of its own, behind the end of "
-                f"{program_of(begun[-1])}: a comment, or a line without a \\ at its end, ends "
-                "that; expected one command"
+                f"{self.path}: {shown(lines[0])} is a command of its own, after the end of "
+                f"{program_of(begun[-1])}: a comment, or a line without a \\ at its end, ends a "
+                "command; expected a single command"
             )
         if wanted and wanted[-1][0].startswith("--"):
             return script, arrays if _has(arrays, signs) else lines
@@ -163,8 +163,8 @@ class Source:
             return script, arrays
         if branches:
             raise LaunchError(
-                f"{self.path}: which of {len(branches)} commands runs depends on what runs; "
-                "expected one, in a file of its own"
+                f"{self.path}: which of {len(branches)} commands is run is known only at run time; "
+                "expected a single one, in a file of its own"
             )
         return None
 
@@ -175,7 +175,7 @@ class Source:
         if len(different) > 1:
             raise LaunchError(
                 f"{self.path}: {len(different)} commands could be read: {_told_apart(different)}; "
-                "expected one: put the one to read into a file of its own"
+                "expected a single one: put the one to read into a file of its own"
             )
         return different[0]
 
@@ -204,7 +204,7 @@ class Source:
         """A file that this one names, looked for beside it. Raises `LaunchError` if that is no
         name."""
         if not isinstance(name, str):
-            raise LaunchError(f"{self.path}: {shown(name)} is no name of a file")
+            raise LaunchError(f"{self.path}: {shown(name)} is not the name of a file")
         path = self.path.parent / Path(name).name
         if not is_file(path):
             return None
@@ -230,7 +230,7 @@ def read_source(path: Path, variables: Mapping[str, str]) -> Source:
             "of options"
         )
     if "\0" in text:
-        raise LaunchError(f"{path}: no text: it has zero bytes")
+        raise LaunchError(f"{path}: not a text file: it contains null bytes")
     return Source(path, text, variables)
 
 
@@ -297,7 +297,9 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"{shown(twice)} is stated {names.count(twice)} times; leave one")
+        raise ValueError(
+            f"{shown(twice)} is stated {names.count(twice)} times; leave out all but one"
+        )
     return found
 
 
@@ -365,9 +367,10 @@ def _command(
         if script.is_open(word):
             name = word.strip("${}@[]*")
             decides = script.uncertain.get(name)
-            what = f"what decides that by --set {decides}=VALUE, or " if decides else ""
+            what = f"what decides that with --set {decides}=VALUE, or " if decides else ""
             raise LaunchError(
-                f"{source.path}: {word} depends on what runs; state {what}its words by --set "
+                f"{source.path}: {word} is known only at run time; state {what}its words with "
+                "--set "
                 f"{name}='…'"
             )
     for word in (*words, *_further_values(source, after)):
@@ -386,8 +389,8 @@ def _further_values(source: Source, listed: Sequence[str]) -> Iterator[str]:
 def _left_open(word: str) -> str:
     """That a word stands for what nobody knows: a value, several, or options."""
     name = word.strip("${}").partition("[")[0]
-    how = f"state them by --set {name}='…'" if name.isidentifier() else "put them in its place"
-    return f"{shown(word)} may stand for several words, options too; {how}"
+    how = f"state them with --set {name}='…'" if name.isidentifier() else "write them in its place"
+    return f"{shown(word)} may stand for several words, including options; {how}"
 
 
 def program_of(words: Sequence[str]) -> str:

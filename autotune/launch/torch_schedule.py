@@ -68,8 +68,8 @@ def named(schedule: Schedule, chunks: int, first: str) -> str:
                 return family.name
     known = ", ".join(SCHEDULES.names())
     raise LaunchError(
-        f"the schedule is none of {known}; write its rows without commas to a file, and state that "
-        "file by --set schedule=FILE"
+        f"the schedule is not one of {known}; write its rows without commas to a file, and state "
+        "that file with --set schedule=FILE"
     )
 
 

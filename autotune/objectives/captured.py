@@ -30,8 +30,8 @@ class Captured:
             self._streams = {name: _Stream(name) for name in STREAMS}
         except OSError as error:
             raise DistirError(
-                f"there is no room for what trials print: {error.strerror}; $TMPDIR says where "
-                "temporary files are"
+                f"there is no room for the output of trials: {error.strerror}; set $TMPDIR to "
+                "another folder for temporary files"
             ) from error
 
     def direct(self) -> None:

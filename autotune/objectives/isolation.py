@@ -81,10 +81,10 @@ class IsolatedObjective:
         try:
             return self._answer(self._ready_worker(), strategy)
         except _NoWorkerError as error:
-            return Evaluation.failure(f"no process for the objective can be started: {error}")
+            return Evaluation.failure(f"a process for the objective cannot be started: {error}")
         except _GuardianEndedError:
             self._replace_guardian()
-            return Evaluation.failure("the process that guards the objective's was killed")
+            return Evaluation.failure("the process that guards the objective's process was killed")
 
     def _guard(self) -> None:
         self._guardian, far_end = Pipe()
@@ -92,7 +92,7 @@ class IsolatedObjective:
         try:
             self._guardian_pid = forked()
         except OSError as error:
-            raise DistirError(f"no process for the objective can be started: {error}") from error
+            raise DistirError(f"a process for the objective cannot be started: {error}") from error
         if self._guardian_pid == 0:
             self._guardian.close()
             guard(self._objective, self._printed, far_end, study_pid)
@@ -200,7 +200,7 @@ class IsolatedObjective:
 def _ending(code: int | None) -> str:
     """Why there is no answer of a worker that ended so."""
     if code is None:
-        return "the objective closed the descriptors of its process, which then could not answer"
+        return "the objective closed the descriptors of its process, so that it could not answer"
     if code >= 0:
         return f"the objective's process ended with exit code {code} before it answered"
     try:

@@ -171,7 +171,7 @@ def _missing(metric: str, evaluation: Evaluation) -> str | None:
         known = ", ".join(evaluation.metrics) or "an empty mapping"
         said = f"the objective gave no metric{named}; it gave {known}"
         if find_metric(metric) is not None:
-            said += "; the simulator's are in what its parameter `simulate` gives"
+            said += "; the simulator's metrics are in the result of its parameter `simulate`"
         return said
     return f"the objective's {metric} is {value}"
 
@@ -227,8 +227,8 @@ def _check_waits_for_nobody(name: str, function: Any) -> None:
         inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in called
     ):
         raise PluginError(
-            f"objective {name} is an async function, and nothing awaits what it gives; expected a "
-            "plain one, such as one that ends in: return asyncio.run(...)"
+            f"objective {name} is an async function, whose result nothing awaits; expected a plain "
+            "function, such as one that ends in: return asyncio.run(...)"
         )
 
 
@@ -243,8 +243,8 @@ def _check_call(name: str, function: Callable[..., object], wanted: Mapping[str,
         signature.bind(None, **wanted)
     except TypeError as error:
         raise PluginError(
-            f"objective {name} cannot be called with a strategy: {error}; expected one "
-            "parameter for the strategy, and defaults of all others but `simulate` and `report`"
+            f"objective {name} cannot be called with a strategy: {error}; expected one parameter "
+            "for the strategy, and defaults for all others except `simulate` and `report`"
         ) from error
 
 

@@ -33,7 +33,7 @@ class Reporting:
             at, told = -1, math.nan
         if at < 0 or not math.isfinite(told):
             raise ValueError(
-                f"report({step!r:.40}, {value!r:.40}); expected a step from 0 on and a finite "
+                f"report({step!r:.40}, {value!r:.40}); expected a step of at least 0 and a finite "
                 "number"
             )
         step, value = at, told

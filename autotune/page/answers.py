@@ -70,7 +70,7 @@ def to_measure(result: TuneResult) -> list[str]:
         and not band.separates(first, value)
     ]
     if not close:
-        return ["All of them have the layout of the best."]
+        return ["All of them have the same layout as the best."]
     return [
         f"To decide, measure the best against the best of other layouts: {', '.join(close[:4])}."
     ]
@@ -129,7 +129,7 @@ def _room(filled: float) -> str:
     """How much is left, or too much, where this share of the memory is filled."""
     if filled <= 1:
         return f"{percent(1 - filled)} headroom"
-    return f"{percent(filled - 1)} too much" if filled < 2 else f"{filled:.1f} times what there is"
+    return f"{percent(filled - 1)} too much" if filled < 2 else f"{filled:.1f} times the capacity"
 
 
 __all__ = [

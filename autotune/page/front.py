@@ -82,5 +82,5 @@ def front_table(front: Pareto) -> Table:
         for trial in plans
     ]
     left = len(front.plans) - len(plans)
-    caption = f"{left} further plans are in the JSON." if left else ""
+    caption = f"{left} more plans are in the JSON." if left else ""
     return Table([*map(choice_heading, choices), *map(heading, metrics)], rows, caption, texts=0)

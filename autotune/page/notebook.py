@@ -103,7 +103,7 @@ class Figures:
         found = next((section for section in made if section.name == name), None)
         if found is None:
             there = ", ".join(self.sections)
-            raise DistirError(f"there is nothing to show of {name}; there may be {there}")
+            raise DistirError(f"there is nothing to show for {name}; expected one of {there}")
         return Figure(self.title, found)
 
 

@@ -73,7 +73,7 @@ def study_page(result: TuneResult, told: Told | None = None) -> Page:
         if objective.cheap:
             lead += conclusions(breakdown(problem, best.strategy))
         if told.launch is not None:
-            ready = [Text("The best plan is started by:"), Code(told.launch)]
+            ready = [Text("Start the best plan with:"), Code(told.launch)]
             sections.append(Section("launch", "Launch", ready))
     if result.error is not None:
         lead.append(f"The search ended early: {result.error}.")
@@ -188,7 +188,7 @@ def comparison_page(comparison: Comparison, told: Told | None = None) -> Page:
     )
     first = order[0]
     answer = (
-        f"{first.sampler} loses least against the best of {grid.space_size:,} strategies: "
+        f"{first.sampler} loses least compared with the best of {grid.space_size:,} strategies: "
         f"{_percent(first.mean_regret)} on average over {first.seeds} seeds of "
         f"{comparison.trials} trials."
     )

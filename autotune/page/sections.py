@@ -111,7 +111,10 @@ def simulated_sections(
     notes: list[Block] = []
     if not as_objective:
         notes.append(
-            Text("As the simulator predicts it; the objective of this search measures by itself.")
+            Text(
+                "As predicted by the simulator; the objective of this search takes its own "
+                "measurements."
+            )
         )
     bars = time.stage_bars(results)
     moved = time.links(step, first)
@@ -132,7 +135,8 @@ def simulated_sections(
                 "bars",
                 "Communication of a device, by degree",
                 moved,
-                "Mean over ranks. Exposed: computation waits; hidden: it goes on meanwhile.",
+                "Mean over ranks. Exposed: computation waits for it; hidden: computation goes on "
+                "meanwhile.",
                 _bars_height(moved),
             ),
             _links_table(moved),
@@ -170,7 +174,7 @@ def _gantt(data: Mapping[str, Any], result: SimulationResult) -> Chart:
     caption = f"{result.strategy.label}: one step, rank by rank{lines}.{left_out}"
     overhead = max(stage.seconds.get(OVERHEAD, 0.0) for stage in result.stages)
     if overhead:
-        caption += f" Each step has {short_seconds(overhead)} of overhead besides."
+        caption += f" In addition, each step has {short_seconds(overhead)} of overhead."
     return Chart("gantt", "The pipeline", data, caption, 74 + 26 * min(ranks, 40))
 
 
@@ -220,8 +224,8 @@ def space_sections(result: TuneResult) -> list[Section]:
     proved = " and the best ones of the proof" if len(known) > len(result.trials) else ""
     note = (
         f"The {len(result.trials):,} strategies that were tried{proved}, {len(known):,} of "
-        f"{result.problem.space.count():,}. With --compare-grid all are evaluated: then what each "
-        "choice matters is exact, too."
+        f"{result.problem.space.count():,}. With --compare-grid all of them are evaluated, and the "
+        "effect of each choice is then exact, too."
     )
     return [_space_section(result.problem, points, front, best, note, [])]
 
@@ -240,7 +244,7 @@ def _landscape_sections(
     if shown_points < landscape.seen:
         note = (
             f"{shown_points:,} of {landscape.seen:,} strategies, drawn evenly at random; the "
-            "front, the best, importance and heat maps are of all."
+            "front, the best, importance and heat maps take all of them into account."
         )
     exact: list[Block] = []
     if best is not None and len(landscape.choices) > 1:
@@ -248,11 +252,11 @@ def _landscape_sections(
         exact = [
             Chart(
                 "effects",
-                "What each choice matters",
+                "How much each choice matters",
                 effects,
                 "Dots: how far the best strategy with this value is behind the best of all. "
-                "Percentages: the share of the variance of the logarithm of the objective over all "
-                "feasible strategies that the choice explains by itself. Exact, from the grid.",
+                "Percentages: the share of the variance of the log of the objective, over all "
+                "feasible strategies, that the choice alone explains. Exact, from the grid.",
                 56 + 30 * len(effects["rows"]),
             ),
             Chart(
@@ -288,7 +292,10 @@ def _space_section(
         )
     beside = space.parallel(points)
     if len(points["choices"]) > 1 and beside["last"]["values"]:
-        brushing = "Drag along an axis to keep only what passes there; click it to let go."
+        brushing = (
+            "Drag along an axis to keep only the lines that pass there; click the axis to undo "
+            "this."
+        )
         drawn = _how_many(len(beside["last"]["values"]), beside["total"])
         blocks.append(
             Chart("parallel", "Strategies side by side", beside, f"{brushing}{drawn}", 400)
@@ -300,7 +307,7 @@ def _how_many(drawn: int, known: int) -> str:
     """Which of the strategies are drawn, where that is not all of them."""
     if drawn == known:
         return ""
-    return f" {drawn:,} of {known:,} are drawn: the best ones, and the others evenly."
+    return f" {drawn:,} of {known:,} are drawn: the best ones, and an even sample of the others."
 
 
 def search_chart(data: Mapping[str, Any]) -> Chart:
@@ -311,7 +318,7 @@ def search_chart(data: Mapping[str, Any]) -> Chart:
         label, curve = curves[0]
         caption += f" It was reached in trial {1 + curve.index(0.0)} ({label})."
     if len({len(curve) for _, curve in curves}) > 1:
-        caption += " A dot is where a search ended before others did."
+        caption += " A dot marks a search that ended before the others."
     return Chart("search", "Regret of the best so far, by trial", data, caption, 300)
 
 

@@ -62,7 +62,7 @@ def why_blocks(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> li
         for name, each in list(compared.items())[1:]
     ]
     alike = [name for name, plan in usual_plans(problem, node_of(problem)).items() if plan == best]
-    blocks += [Text(f"The best is what {name} would be.") for name in alike]
+    blocks += [Text(f"The best plan is the same as {name}.") for name in alike]
     shown = {
         f"{name}{'' if each.feasible else ' (does not fit)'}": each.seconds
         for name, each in compared.items()
@@ -99,8 +99,8 @@ def _changes(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> list
         for each in other_batches(problem, candidates, best)
     ]
     caption = (
-        f"By simulation of the best plans of {len(candidates)} layouts, as they are: with other "
-        "hardware another variant of a layout may be better still."
+        f"Found by simulating the best plans of {len(candidates)} layouts unchanged: on other "
+        "hardware, another variant of a layout may be better still."
     )
     head = ("what changes", "now", "to", "then the fastest is", "")
     changes = Table(head, rows, caption, texts=len(head))
@@ -110,7 +110,7 @@ def _changes(problem: Problem, best: Strategy, layouts: Sequence[Trial]) -> list
 def _break_even_row(point: BreakEven, unit: Callable[..., str]) -> list[str]:
     now = unit(point.now, digits=3)
     if point.winner is None and unit is format_bytes:
-        return [point.what, now, "less", "none that needs less", ""]
+        return [point.what, now, "less", "no candidate needs less", ""]
     if point.factor is None or point.winner is None:
         tried = "16 times more" if point.larger else "a sixteenth"
         return [point.what, now, tried, "still the best plan", ""]

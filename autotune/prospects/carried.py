@@ -25,15 +25,17 @@ def carried_from(study: str, storage: str | None) -> Experience:
     """
     where, _, name = study.rpartition("#")
     if not where and "://" in study:
-        raise DistirError(f"--warm-start {study}: which study is it? Expected {study}#NAME")
+        raise DistirError(f"--warm-start {study}: no study is named; expected {study}#NAME")
     if not (where or storage):
         raise DistirError(
-            f"--warm-start {study}: where is it kept? Expected STORAGE#NAME, such as "
+            f"--warm-start {study}: no storage is named; expected STORAGE#NAME, such as "
             f"sqlite:///study.db#{study}, or --storage"
         )
     found = found_study(Kept(storage=where or storage, study=name, resume=True))
     if len(found.maximize) > 1:
-        raise DistirError(f"--warm-start {study}: it has several objectives; expected one")
+        raise DistirError(
+            f"--warm-start {study}: it has several objectives; expected a study with one"
+        )
     kept = found.attributes()["problem"]
     names = {each.name for each in fields(ProblemStatement)}
     about = {each: value for each, value in kept.items() if each in names}
@@ -46,8 +48,8 @@ def carried_from(study: str, storage: str | None) -> Experience:
         sampler.tell_outcome(outcome)
     if not sampler.experience:
         raise DistirError(
-            f"--warm-start {study}: there is nothing to learn from; expected a study with trials "
-            "that ended, and that the simulator can foretell"
+            f"--warm-start {study}: there is nothing to learn from it; expected a study with "
+            "finished trials that the simulator can predict"
         )
     return sampler.experience
 

@@ -74,16 +74,15 @@ class BySimulator:
     def __post_init__(self) -> None:
         if (count := self.problem.space.count()) > MOST_SIMULATED:
             raise DistirError(
-                f"what is left to gain in a space of {count:,} strategies can only be said by a "
-                "sampler, and this one does not; the simulator does for at most "
-                f"{MOST_SIMULATED:,}"
+                f"in a space of {count:,} strategies, only a sampler can estimate what is left to "
+                f"gain, and this one does not; the simulator can for at most {MOST_SIMULATED:,}"
             )
 
     def __call__(self, study: Study) -> Remaining | None:
         """Optimistic cost of the best strategy that was not tried; None while too few were."""
         left = [cost for strategy, cost in self._simulated.items() if not study.knows(strategy)]
         if not left:
-            return Remaining(math.inf, "the whole space, which is tried")
+            return Remaining(math.inf, "the whole space, which has been tried")
         if self.objective.trusted:
             return Remaining(min(left), "the simulator, which is the objective")
         found = {
@@ -104,15 +103,15 @@ class BySimulator:
         known = abs(slope) * self._between_plans
         scatter, which = float(np.std(away)), "the scatter of these trials"
         if known > scatter:
-            scatter, which = known, "by which the simulator's errors of two plans differ"
+            scatter, which = known, "by which the simulator's errors for two plans differ"
         least = float(np.min(slope * usual.steadied(left))) + float(np.median(away))
-        size, follows = f"{scatter * costs.largest:.3g}", f"as {len(found)} trials follow them"
+        size, follows = f"{scatter * costs.largest:.3g}", f"fitted to {len(found)} trials"
         if costs.sign:
             size = percent(relative(scatter))
-            follows = f"times a factor from {len(found)} trials"
+            follows = f"times a factor fitted to {len(found)} trials"
         return Remaining(
             min(costs.cost(least - BANDS * scatter), self._along_a_line(found, min(left))),
-            f"the simulator's costs of the strategies not tried, {follows}, less {BANDS} bands of "
+            f"the simulator's costs of the untried strategies, {follows}, less {BANDS} bands of "
             f"{size}, {which}",
         )
 

@@ -36,7 +36,7 @@ _SAYS: Mapping[Size, str] = {
     "batch": "The largest batch that fits has {} samples",
     "sequence": f"The longest sequence that fits, in steps of {TOKENS_STEP}, has {{}} tokens",
     "layers": "The deepest model that fits has {} layers",
-    "devices": "The fewest devices that are enough, of the numbers tried, are {}",
+    "devices": "Of the numbers tried, the fewest devices that are enough are {}",
 }
 
 _UNITS: Mapping[Size, str] = {
@@ -101,19 +101,21 @@ class Fit:
             return f"Nothing fits: {self.limited_by}"
         if self.larger_fit:
             return (
-                f"Any batch fits that is cut into microbatches: {self.size:,} samples do, by "
-                f"{self.strategy.label}, and more samples take more microbatches and no more memory"
+                f"Any batch fits if it is cut into microbatches: {self.size:,} samples fit with "
+                f"{self.strategy.label}, and more samples take more microbatches but no more memory"
             )
         found = _SAYS[self.what].format(f"{self.size:,}")
         beyond = "Fewer" if self.what == "devices" else "Beyond that"
-        return f"{found}, by {self.strategy.label}. {beyond}: {self.limited_by}"
+        return f"{found}, with {self.strategy.label}. {beyond}: {self.limited_by}"
 
     @property
     def _so_far(self) -> str:
         """What is known where somebody wanted an end."""
-        found = "Interrupted before anything was found that fits."
+        found = "Interrupted before any plan that fits was found."
         if self.size is not None and self.strategy is not None:
-            found = f"Interrupted: {self.size:,} {_UNITS[self.what]} fit, by {self.strategy.label}."
+            found = (
+                f"Interrupted: {self.size:,} {_UNITS[self.what]} fit, with {self.strategy.label}."
+            )
         return f"{found} {self.limited_by}".rstrip()
 
     def to_dict(self) -> dict[str, Any]:
@@ -338,25 +340,29 @@ def _of_space(problem: Problem, size: int, least: bool) -> Tried:
         return Tried(size, found.best.strategy, "")
     closest = found.closest
     if closest is not None:
-        others = "" if found.evaluated == found.space_size else " of those that bounds leave"
-        reason = f"{closest.strategy.label} misses by least{others}: {closest.evaluation.reason}"
+        others = (
+            ""
+            if found.evaluated == found.space_size
+            else " among those that bounds do not rule out"
+        )
+        reason = f"{closest.strategy.label} comes closest{others}: {closest.evaluation.reason}"
         return Tried(size, None, reason)
     counts = found.too_large
     most = max(counts, key=lambda each: counts[each])
     return Tried(
-        size, None, f"none of {found.space_size:,} strategies fits: too much memory for {most}"
+        size, None, f"none of the {found.space_size:,} strategies fits: too much memory for {most}"
     )
 
 
 def _changed(problem: Problem, **changes: Any) -> Problem:
     if problem.changed is None:
-        raise DistirError("this problem was made by hand and cannot be changed; use load_problem")
+        raise DistirError("this problem was built by hand and cannot be changed; use load_problem")
     return problem.changed(**changes)
 
 
 def _workload(problem: Problem) -> Workload:
     if not isinstance(problem.workload, Workload):
-        raise DistirError("this problem has no model of distir whose sizes could change")
+        raise DistirError("this problem has no distir model whose sizes could change")
     return problem.workload
 
 

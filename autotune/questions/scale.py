@@ -111,8 +111,8 @@ def _checked(counts: list[int], text: str) -> list[int]:
 
 def _not_counts(text: str) -> DistirError:
     return DistirError(
-        f"{text!r} states no numbers of devices; expected the least and the most of them, such as "
-        f"8:1024, or up to {MOST_COUNTS} numbers, such as 8,24,64"
+        f"{text!r} does not state numbers of devices; expected the smallest and the largest, such "
+        f"as 8:1024, or up to {MOST_COUNTS} numbers, such as 8,24,64"
     )
 
 

@@ -64,7 +64,7 @@ def advice(problem: Problem, objective: Objective, closest: Trial | None) -> Ite
 def closest_line(closest: Trial | None) -> Iterator[str]:
     """The plan that misses by least, if there is one."""
     if closest is not None:
-        reason = closest.evaluation.reason or "for which no reason is given"
+        reason = closest.evaluation.reason or "with no reason given"
         yield f"Closest: {closest.label}, {reason}"
 
 
@@ -129,12 +129,12 @@ def kept_out(problem: Problem) -> str | None:
     if evaluation.feasible:
         return None
     made = _least_change(problem, plain)
-    change = "no ZeRO, recomputation or offloading would do"
+    change = "neither ZeRO, recomputation nor offloading is enough"
     if made is not None:
-        change = f"{_said_changes(plain, made)} would do"
+        change = f"with {_said_changes(plain, made)} it would fit"
     needed = short_bytes(needed_bytes(evaluation.metrics))
     limit = short_bytes(problem.memory_bytes)
-    return f"Kept out by memory: dp {dp} alone needs {needed} of {limit}; {change}."
+    return f"Ruled out by memory: dp {dp} alone needs {needed} of {limit}; {change}."
 
 
 def _least_change(problem: Problem, strategy: Strategy) -> Strategy | None:
@@ -196,7 +196,7 @@ def conclusions(plan: Breakdown) -> Iterator[str]:
     yield (
         f"The batch is too small to tell plans apart: {short_seconds(overhead)} of the "
         f"{short_seconds(plan.total_seconds)} are the fixed overhead of a step. With a larger "
-        "--batch-size, plans differ more."
+        "--batch-size, plans differ more clearly."
     )
 
 

@@ -36,8 +36,8 @@ def calibration_report(
         ),
         *(Text(said, style="yellow") for said in doubted),
         Text(
-            f"mean error over sources {percent(calibration.mean_mape)}; of constants that have not "
-            f"seen the source {percent(calibration.mean_unseen_mape)}"
+            f"mean error over sources {percent(calibration.mean_mape)}; on sources that the fit "
+            f"has not seen {percent(calibration.mean_unseen_mape)}"
         ),
         _constants(calibration),
         _sources(calibration),
@@ -50,7 +50,7 @@ def _constants(calibration: Calibration) -> Table:
     table.add_column("", no_wrap=True)
     for head in ("prior", "value", "nine tenths", "sources\nleft out", "narrowed\nby"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("told by")
+    table.add_column("determined by")
     for each in calibration.constants:
         told = ", ".join(f"{name} {share:.0%}" for name, share in list(each.told_by.items())[:3])
         pinned = f" (pinned by {each.pinned_by})" if each.pinned_by else ""
@@ -61,7 +61,7 @@ def _constants(calibration: Calibration) -> Table:
             _span(each, each.interval),
             _span(each, each.without_sources),
             percent(each.identified),
-            told + pinned if each.fitted else "the rows do not tell it",
+            told + pinned if each.fitted else "not determined by the rows",
         )
     return table
 

@@ -65,7 +65,9 @@ def _without_best(
 def _front(grid: Grid, objective: Objective) -> Iterator[RenderableType]:
     """The trade against memory, where there is one."""
     if len(grid.front) > 1:
-        title = f"What nothing beats in both {heading(objective.metric)} and {_other(objective)}"
+        title = (
+            f"Plans that no other beats in both {heading(objective.metric)} and {_other(objective)}"
+        )
         yield ranking_table(grid.front, objective, title, FRONT)
 
 
@@ -97,7 +99,7 @@ def _certificate_parts(
         f"({percent(evaluated / size)}){certificate.rest}, in {certificate.seconds:.2f} s."
     )
     for reason, count in certificate.ruled_out.items():
-        yield Text(f"  {count:,} {reason}")
+        yield Text(f"  {count:,} ruled out ({reason})")
     if not certificate.complete and certificate.ranked:
         gain = certificate.may_gain(certificate.best)
         left = "nothing is proved yet" if gain is None else f"others may save {percent(gain)}"
@@ -107,7 +109,10 @@ def _certificate_parts(
         proved = "the best of all" if certificate.proved else "the best so far"
         yield Text(f"\n{described(certificate.ranked[0].strategy)}: {proved}.", style="bold green")
         if certificate.proved:
-            yield Text("The proof takes every strategy with its stages where distir begins them.")
+            yield Text(
+                "The proof assumes that the stages of every strategy begin where distir begins "
+                "them."
+            )
         yield Text("")
         best = certificate.ranked
         yield ranking_table(best, objective, f"Best {len(best)}", len(best))

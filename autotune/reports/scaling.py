@@ -62,8 +62,8 @@ def _parts(scaling: Scaling) -> Iterator[RenderableType]:
     goal = "largest" if scaling.objective.maximize else "smallest"
     yield Text(problem.title, style="bold")
     yield Text(
-        f"The plan with the {goal} {heading(metric)} of each number of devices, in the space "
-        f"{problem.space_name}; the batch is {problem.batch_size} for all.\n"
+        f"The plan with the {goal} {heading(metric)} for each number of devices, in the space "
+        f"{problem.space_name}; the batch is {problem.batch_size} throughout.\n"
     )
     metrics = [scaling.objective.metric, *(each.name for each in SHOWN)]
     measured = {name for s in scaling.steps if s.best for name in s.best.evaluation.metrics}
@@ -77,10 +77,10 @@ def _parts(scaling: Scaling) -> Iterator[RenderableType]:
             yield Text(f"{step.devices:,} devices: {step.reason}")
     if scaling.left:
         left = ", ".join(f"{each:,}" for each in scaling.left)
-        yield Text(f"Interrupted before {left} devices were looked at.", style="bold red")
+        yield Text(f"Interrupted before {left} devices were tried.", style="bold red")
     unproved = [f"{step.devices:,}" for step in scaling.steps if step.best and not step.proved]
     if unproved:
-        yield Text(f"Not proved to be the best: the plans of {', '.join(unproved)} devices.")
+        yield Text(f"Not proved to be the best: the plans for {', '.join(unproved)} devices.")
 
 
 def _table(

@@ -90,7 +90,8 @@ def _parts(
     for label, (size, padded) in getattr(result, "padding", {}).items():
         waste = shown(padding_fraction.name, result.metrics[padding_fraction.name])
         yield Text(
-            f"Padded: {label} from {size:,} to {padded:,}, so that it divides; {waste} waste."
+            f"Padded: {label} from {size:,} to {padded:,}, so that it can be split evenly; "
+            f"{waste} waste."
         )
     yield Text("")
     known = [name for name in METRICS.names() if name in result.metrics and name not in ELSEWHERE]

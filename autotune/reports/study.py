@@ -178,7 +178,7 @@ def pareto_line(front: Pareto) -> str:
     """How many plans are on a Pareto front, and how much they cover."""
     count = len(front.plans)
     plans = "1 plan is" if count == 1 else f"{count} plans are"
-    line = f"{plans} on the Pareto front: no other one that was tried is as good in all objectives"
+    line = f"{plans} on the Pareto front: no other plan tried is as good in all objectives"
     if front.share is None:
         return f"{line}."
     return (
@@ -200,8 +200,9 @@ def _searched(result: TuneResult) -> str:
     stopped = " (interrupted)" if result.interrupted else ""
     repeats = counted(result.repeats, "suggestion")
     again = f", {repeats} answered from memory" if result.repeats else ""
+    tried = counted(len(result.trials), "strategy")
     return (
-        f"{result.sampler} (seed {result.seed}) tried {len(result.trials)} in "
+        f"The sampler {result.sampler} (seed {result.seed}) tried {tried} in "
         f"{result.seconds:.2f} s{stopped}{again}."
     )
 
@@ -250,10 +251,10 @@ def _too_close(result: TuneResult) -> Iterator[str]:
     plans = "1 other plan is" if count == 1 else f"{count} other plans are"
     plans = plans if result.grid is not None else f"At least {plans}"
     yield (
-        f"{plans} too close to call: behind by less than the {percent(band.between_plans)} by "
-        "which errors of two predictions differ "
-        f"({percent(band.between_like_plans)} where plans differ in schedule and microbatches "
-        "alone). Measure before you choose among them."
+        f"{plans} too close to call: behind by less than {percent(band.between_plans)}, by which "
+        "the errors of two predictions typically differ "
+        f"({percent(band.between_like_plans)} where plans differ only in schedule and "
+        "microbatches). Measure before you choose among them."
     )
 
 
@@ -261,9 +262,10 @@ def _comparison(result: TuneResult, best: Trial) -> Iterator[str]:
     """What is known of all other plans of the space."""
     if result.grid is not None and result.grid.best is not None:
         grid = result.grid
-        seen = "" if grid.complete else f", as far as {grid.evaluated:,} were evaluated"
+        seen = "" if grid.complete else f"; only {grid.evaluated:,} were evaluated"
         yield (
-            f"Nothing in the grid of {grid.space_size:,} ({grid.seconds:.2f} s) is better{seen}."
+            f"No other of the {grid.space_size:,} strategies in the grid ({grid.seconds:.2f} s) is "
+            f"better{seen}."
         )
     elif result.proof is not None:
         yield _proved(result.proof, best, result.problem.space_options)
@@ -276,18 +278,18 @@ def _outside(result: TuneResult) -> Iterator[str]:
     outside = result.outside
     if outside is None:
         return
-    looked = f"of {outside.evaluated:,} evaluated there, in {outside.seconds:.2f} s"
+    looked = f"{outside.evaluated:,} evaluated, in {outside.seconds:.2f} s"
     if outside.best is None:
         yield (
-            f"Proved: nothing in {outside.space} ({outside.space_size:,}) is better by more than "
-            f"{percent(WORTH)} ({looked})."
+            f"Proved: none of the {outside.space_size:,} strategies in the space {outside.space} "
+            f"is better by more than {percent(WORTH)} ({looked})."
         )
         return
     metric = result.objective.metric
     said = f"{heading(metric)} {shown(metric, outside.best.metric(metric))}"
-    known = "the best of it, which is proved" if outside.proved else "better ones may be left"
+    known = "proved to be the best there" if outside.proved else "there may be better ones"
     yield (
-        f"Outside this space, in {outside.space} ({outside.space_size:,}): "
+        f"Outside this space, in the space {outside.space} ({outside.space_size:,} strategies): "
         f"{described(outside.best.strategy)} has {said}, {percent(outside.gain)} better ({looked}; "
         f"{known})."
     )
@@ -299,8 +301,8 @@ def _proved(proof: Certificate, best: Trial, space: str) -> str:
     gain = proof.may_gain(best)
     if gain == 0:
         return (
-            f"Proved: nothing in the space of {proof.space_size:,} is better ({proof.evaluated:,} "
-            f"evaluated{proof.rest}, in {seconds})."
+            f"Proved: none of the {proof.space_size:,} strategies in the space is better "
+            f"({proof.evaluated:,} evaluated{proof.rest}, in {seconds})."
         )
     ruled_out = sum(proof.ruled_out.values())
     seen = (
@@ -308,31 +310,34 @@ def _proved(proof: Certificate, best: Trial, space: str) -> str:
         f"{ruled_out:,} ruled out"
     )
     if gain is None:
-        return f"{seen}; nothing is known of the others."
+        return f"{seen}; nothing is known about the others."
     what = "memory" if proof.metric == peak_memory_bytes.name else "time"
-    found = f"{seen}; of the others none can save more than {percent(gain)} of the {what}."
-    return found + (f" `autotune grid {space} --certified` goes on to the end." if space else "")
+    found = f"{seen}; none of the others can save more than {percent(gain)} of the {what}."
+    return found + (f" `autotune grid {space} --certified` completes the proof." if space else "")
 
 
 def _search_did(result: TuneResult) -> Iterator[str]:
     """How the sampler did against the best that is known."""
     if result.regret is None or result.found is None:
         if result.found is None and result.best is not None and result.trials:
-            yield f"{result.sampler} found nothing that fits."
+            yield f"The sampler {result.sampler} found no plan that fits."
         return
     if result.regret == 0:
-        yield f"{result.sampler} found it."
+        yield f"The sampler {result.sampler} found the best plan."
         return
     rank = result.grid.rank(result.found) if result.grid is not None else None
-    place = f", number {rank} of the grid" if rank is not None else ""
-    yield (f"{result.sampler} found {result.found.label}{place}, {lost(result.regret)} behind.")
+    place = f", number {rank} in the grid" if rank is not None else ""
+    yield (
+        f"The best plan that the sampler {result.sampler} found is {result.found.label}{place}, "
+        f"{lost(result.regret)} behind the best one."
+    )
 
 
 def _setbacks(trials: Sequence[Trial]) -> Iterator[str]:
     infeasible = sum(trial.state == "infeasible" for trial in trials)
     failures = Counter(trial.evaluation.reason or "" for trial in trials if trial.failed)
     if pruned := sum(trial.state == "pruned" for trial in trials):
-        yield f"{pruned:,} of {len(trials):,} trials were pruned: they did not promise enough."
+        yield f"{pruned:,} of {len(trials):,} trials were pruned: they were not promising enough."
     yield from setbacks(len(trials), infeasible, dict(failures.most_common()))
     left = next((trial for trial in reversed(trials) if trial.evaluation.output), None)
     if left is not None:
@@ -344,7 +349,7 @@ def _last_words(trial: Trial) -> Iterator[str]:
     told = trial.evaluation.output
     name = next(name for name in ("stderr", "stdout", "traceback") if name in told)
     what = "Its traceback" if name == "traceback" else f"What it printed to {name}"
-    yield f"The last one that failed is trial {trial.number}, {trial.label}. {what} ends:"
+    yield f"The last trial that failed is number {trial.number}, {trial.label}. {what} ends:"
     lines = told[name].splitlines()[-LAST_LINES:]
     yield from (f"  {brief(_printable(line))}" for line in lines)
 

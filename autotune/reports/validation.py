@@ -85,8 +85,9 @@ def _coverages(what: str, sources: Mapping[str, Statistics]) -> Iterator[str]:
     ]
     if shares[0] is not None and shares[1] is not None:
         yield (
-            f"measured times of {what} within their band: {percent(shares[0])} (of 68 % claimed); "
-            f"within the wider one: {percent(shares[1])} (of 95 %), mean over sources"
+            f"measured times of {what} that lie within their band: {percent(shares[0])} (68 % are "
+            f"claimed); within the wider band: {percent(shares[1])} (95 % are claimed), mean over "
+            "sources"
         )
 
 

@@ -57,7 +57,7 @@ def _parts(model: str, done: Sequence[Verification]) -> Iterator[RenderableType]
     invented = done[0].invented
     if invented:
         names = ", ".join(invented[:MOST_TABLES]) + (", …" if len(invented) > MOST_TABLES else "")
-        yield Text(f"The model has tables without values ({names}); theirs are made up.")
+        yield Text(f"The model has tables without values ({names}); their values are made up.")
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("strategy", "devices", "largest relative error", "simulated", "executed peak"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
@@ -81,11 +81,11 @@ def _parts(model: str, done: Sequence[Verification]) -> Iterator[RenderableType]
             worst = max(each.rounded, key=lambda found: found.error)
             yield Text(
                 f"{each.strategy.label}: {len(each.rounded)} of {each.compared} values differ by "
-                f"more than {each.tolerance:g}, as rounding makes them: {worst.name} by "
-                f"{worst.error:.1e}, where other last bits of all weights and inputs move it by "
-                f"{worst.rounding:.1e}"
+                f"more than {each.tolerance:g}, which rounding explains: {worst.name} by "
+                f"{worst.error:.1e}, where changing the last bits of all weights and inputs moves "
+                f"it by {worst.rounding:.1e}"
             )
     if not failed:
         tolerance = done[0].tolerance
-        rest = ", or as close as rounding lets them be" if any(e.rounded for e in done) else ""
+        rest = ", or as close as rounding allows" if any(e.rounded for e in done) else ""
         yield Text(f"The same numbers as on one device, to {tolerance:g}{rest}.", style="green")

@@ -43,7 +43,7 @@ def why(result: TuneResult, best: Trial) -> Iterator[RenderableType]:
         rivals["the next layout"] = breakdown(problem, runner_up.strategy)
     alone = data_parallel(problem, [best, runner_up])
     if alone is not None:
-        rivals["pure data parallel"] = breakdown(problem, alone)
+        rivals["pure data parallelism"] = breakdown(problem, alone)
     for name, rival in list(rivals.items())[1:]:
         yield sentence(
             f"{name} ({rival.strategy.label})", rivals["best"], rival, problem.memory_bytes
@@ -86,12 +86,12 @@ def sentence(name: str, best: Breakdown, rival: Breakdown, memory_bytes: float) 
         needs, has = short_bytes(rival.needed_bytes), short_bytes(memory_bytes)
         held = _largest(rival.memory)
         return (
-            f"Against {name}: that does not fit, it needs {needs} of {has} on stage "
+            f"Compared with {name}: that does not fit; it needs {needs} of {has} on stage "
             f"{rival.fullest_stage} ({held})."
         )
     slower = rival.total_seconds - best.total_seconds
     if equal(rival.total_seconds, best.total_seconds):
-        return f"Against {name}: that takes as long."
+        return f"Compared with {name}: that takes just as long."
     gap = lost(abs(slower) / best.total_seconds)
     word = "slower" if slower >= 0 else "faster"
     lead = f"{short_seconds(abs(slower))} per iteration ({gap}) {word}"
@@ -99,7 +99,8 @@ def sentence(name: str, best: Breakdown, rival: Breakdown, memory_bytes: float) 
     parts = [f"{amount} more {kind}" for kind, amount in more] + [
         f"{amount} less {kind}" for kind, amount in less
     ]
-    return f"Against {name}: that is {lead}" + (f", with {', '.join(parts)}." if parts else ".")
+    with_parts = f", with {', '.join(parts)}." if parts else "."
+    return f"Compared with {name}: that is {lead}{with_parts}"
 
 
 def _differences(

@@ -141,7 +141,7 @@ def _known(
     if objectives > 1 and "objectives" not in names:
         able = [each.name for each in SAMPLERS if "objectives" in _parameters(each.value)]
         raise DistirError(
-            f"{label} looks for one objective; several are looked for by "
+            f"{label} handles a single objective; for several, use one of "
             f"{', '.join([*able, *BLIND])}"
         )
     told = {"prospects": prospects, "objectives": objectives}

@@ -67,7 +67,7 @@ class BoundedSampler:
     @property
     def ended_because(self) -> str:
         """Why nothing more is proposed."""
-        return "bounds leave nothing that could be better"
+        return "lower bounds rule out a better plan"
 
     def tell(self, strategy: Strategy, cost: float | None, violation: float = 0.0) -> None:
         """Learns that a strategy was tried; bounds say nothing of a cost alone."""

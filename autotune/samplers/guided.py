@@ -201,17 +201,17 @@ class GuidedSampler:
         least = np.where(likely, estimate.mean - BANDS * band, np.inf)
         place = int(np.argmin(least))
         label, size = self._expected.table[place].label, percent(relative(float(band[place])))
-        why = f"how sure the correction is at {label}"
+        why = f"the uncertainty of the correction at {label}"
         if self._missed >= band[place] > 0:
-            why = f"how far off the correction was for the last {len(self._errors)} trials"
+            why = f"the error of the correction for the last {len(self._errors)} trials"
         elif known[place] > estimate.deviation[place]:
-            which = "no trial is like" if unlike[place] else "are like those that were tried"
+            which = "no trial resembles" if unlike[place] else "resemble those that were tried"
             why = f"the usual error of plans that {which}, such as {label}"
         return Remaining(
             self._scale.cost(float(least[place])),
-            f"what the simulator expects of the {int(likely.sum()):,} strategies left that are "
-            f"likely to fit, corrected by what {len(self._costs)} trials showed, less {BANDS} "
-            f"bands of {size}, which is {why}",
+            f"the simulator's costs of the {int(likely.sum()):,} remaining strategies that are "
+            f"likely to fit, corrected by {len(self._costs)} trials, less {BANDS} bands of {size}, "
+            f"which is {why}",
         )
 
     def _foretold(self) -> Estimate:

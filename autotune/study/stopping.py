@@ -27,7 +27,7 @@ class Timeout:
         """A reason, once the time is over."""
         if self.spent_before + time.monotonic() - self.began < self.seconds:
             return None
-        return Stopped("timeout", f"its {self.seconds:g} s are over")
+        return Stopped("timeout", f"its {self.seconds:g} s have passed")
 
 
 FAILING = 5
@@ -42,7 +42,7 @@ def failing(study: Study) -> Stopped | None:
     reasons = {trial.evaluation.reason for trial in made if trial.evaluation.failed}
     if len(made) != FAILING or len(reasons) != 1 or any(not t.evaluation.failed for t in made):
         return None
-    return Stopped("failing", f"its first {FAILING} trials have all failed for one reason")
+    return Stopped("failing", f"its first {FAILING} trials have all failed for the same reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,6 @@ class Within:
             return None
         return Stopped(
             "stop-within",
-            f"nothing left is expected to be better by more than {percent(gain)} "
-            f"({percent(self.fraction)} was asked for), which rests on {left.rests_on}",
+            f"no remaining strategy is expected to be better by more than {percent(gain)} "
+            f"({percent(self.fraction)} was requested), according to {left.rests_on}",
         )

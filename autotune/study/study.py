@@ -148,7 +148,7 @@ class Study:
         """Whether there is a reason to end. While others are at the last trials, there is none:
         they may die."""
         if len(self.trials) >= self.space.count():
-            self.stopped = Stopped("space", "the whole space is tried")
+            self.stopped = Stopped("space", "the whole space has been tried")
         elif len(self.trials) >= budget:
             made = len(self.trials)
             are = "is" if made == 1 else "are"
@@ -329,4 +329,4 @@ def _ended_because(sampler: Sampler) -> str:
     with blaming_the_sampler("ended_because"):
         if isinstance(sampler, SaysWhyItEnds):
             return str(sampler.ended_because)
-    return "the sampler proposes nothing more"
+    return "the sampler has nothing more to propose"

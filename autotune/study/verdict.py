@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-INTERRUPTED = "Interrupted before anything was found that fits."
+INTERRUPTED = "Interrupted before any plan that fits was found."
 """The answer where somebody wanted an end."""
 
 

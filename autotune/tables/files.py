@@ -23,7 +23,7 @@ def check_table_file(path: str) -> None:
     """Raises if no table can be written to a file of this name."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise DistirError(f"{path} is no table; expected a name that ends in .csv or .parquet")
+        raise DistirError(f"{path} is not a table; expected a name that ends in .csv or .parquet")
     if suffix == ".parquet":
         _pyarrow()
 

@@ -64,7 +64,7 @@ def described_study(result: TuneResult) -> str:
     problem, best = result.problem, result.best
     lines = [f"**{problem.title}**", ""]
     if best is None:
-        lines.append("Nothing was found that fits.")
+        lines.append("No plan was found that fits.")
         return "\n".join(lines)
     lines += [f"Best plan: **{described(best.strategy)}**", "", "| | |", "| --- | --- |"]
     for name in (throughput_samples_per_second.name, iteration_seconds.name, mfu.name):
@@ -74,9 +74,15 @@ def described_study(result: TuneResult) -> str:
         used = memory_use(best.evaluation.metrics, problem.memory_bytes)
         lines.append(f"| memory | {used.partition(' ')[2]} |")
     if result.grid is not None:
-        lines += ["", f"Nothing in the grid of {result.grid.space_size:,} is better."]
+        lines += [
+            "",
+            f"No other of the {result.grid.space_size:,} strategies in the grid is better.",
+        ]
     elif result.proof is not None and result.proof.may_gain(best) == 0:
-        lines += ["", f"Proved: nothing in the space of {result.proof.space_size:,} is better."]
+        lines += [
+            "",
+            f"Proved: none of the {result.proof.space_size:,} strategies in the space is better.",
+        ]
     if result.regret is not None:
         behind = f"{lost(result.regret)} behind" if result.regret else "the best"
         lines.append(f"{result.sampler} found {behind} in {counted(len(result.trials), 'trial')}.")

@@ -51,7 +51,7 @@ class Exclusion:
     detail: str = ""
 
 
-COPY = "it says what an earlier row says"
+COPY = "it repeats an earlier row"
 """The reason for which a row that stands in a file twice counts once."""
 
 
@@ -63,7 +63,7 @@ def without_copies(rows: Iterable[MeasuredRow]) -> tuple[list[MeasuredRow], list
     for row in rows:
         known = first.setdefault(frozenset(row.values.items()), row)
         if known is not row:
-            copies.append(Exclusion(row, COPY, f"line {row.number} says what {known.number} says"))
+            copies.append(Exclusion(row, COPY, f"line {row.number} repeats line {known.number}"))
     return list(first.values()), copies
 
 

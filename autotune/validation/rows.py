@@ -84,7 +84,7 @@ class MeasuredRow:
         except ValueError:
             number = math.nan
         if not 0 < number < math.inf:
-            raise UnusableRowError(f"{column} is no number above zero", text)
+            raise UnusableRowError(f"{column} is not a number above zero", text)
         return number
 
     def count(self, column: str) -> int | None:
@@ -93,7 +93,7 @@ class MeasuredRow:
         if number is None:
             return None
         if number != int(number):
-            raise UnusableRowError(f"{column} is no whole number", self.text(column))
+            raise UnusableRowError(f"{column} is not a whole number", self.text(column))
         return int(number)
 
     def needed(self, column: str) -> int:

@@ -50,7 +50,7 @@ def strategy_of(row: MeasuredRow, stated: Stated, blanks: Completion, node: int)
         raise UnusableRowError("the degrees do not multiply to num_gpus", f"{dp}·{tp}·{pp}·{cp}")
     micro = row.needed("micro_batch")
     if batch % (dp * micro):
-        raise UnusableRowError("global_batch does not divide by dp · micro_batch")
+        raise UnusableRowError("global_batch is not divisible by dp · micro_batch")
     schedule, chunks = _schedule(row, stated, blanks, pp)
     if batch // (dp * micro) * pp * chunks > MOST_ACTIONS:
         raise UnusableRowError("too many microbatches to schedule", f"{batch // (dp * micro):,}")

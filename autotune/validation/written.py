@@ -39,8 +39,8 @@ def row_of(
     """
     if not workload.training or config.experts or strategy.axes:
         raise DistirError(
-            "a row states training of dense transformers by degrees; expected no inference, no "
-            "experts and no list of axes: leave --csv out"
+            "a row states training of a dense transformer by degrees; expected no inference, no "
+            "experts and no list of axes: leave out --csv"
         )
     micro = workload.batch_size // (strategy.dp * strategy.microbatches)
     stated = {

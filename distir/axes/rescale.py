@@ -73,8 +73,8 @@ def _node_at(
         found = ", ".join(map(str, inferred))
         expected = ", ".join(map(str, types))
         raise TransformError(
-            f"{_place(node)} fixes a size: at the sizes asked for it gives {found}, and its "
-            f"readers expect {expected}"
+            f"{_place(node)} fixes a size: at the requested sizes it gives {found}, but the ops "
+            f"that read it expect {expected}"
         )
     return replace(node, op=op, operands=operands, results=results)
 

@@ -192,7 +192,8 @@ class Cluster:
             )
         if not 1 <= self.num_devices <= MOST_DEVICES:
             raise ClusterError(
-                f"{shown(self.num_devices)} devices; expected at least 1, at most {MOST_DEVICES:,}"
+                f"the number of devices is {shown(self.num_devices)}; expected at least 1, at most "
+                f"{MOST_DEVICES:,}"
             )
         if self.devices_per_node is not None and not 1 <= self.devices_per_node <= MOST_DEVICES:
             raise ClusterError(

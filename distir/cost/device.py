@@ -129,7 +129,7 @@ class Device:
             if candidate in self.peak_flops_per_second:
                 return candidate
         raise ClusterError(
-            f"{self.name} states no {dtype} peak; known are {', '.join(self.peak_flops_per_second)}"
+            f"{self.name} states no {dtype} peak; it states {', '.join(self.peak_flops_per_second)}"
         )
 
 

@@ -354,7 +354,7 @@ def _read_device(table: TomlTable) -> Device:
 def _read_peak(table: TomlTable) -> dict[str, float]:
     for dtype in table.names:
         if dtype not in DTYPES:
-            raise table.error(dtype, f"is not a known type; known are {', '.join(DTYPES)}")
+            raise table.error(dtype, f"is not a known type; expected one of {', '.join(DTYPES)}")
     return {dtype: table.quantity(dtype, FLOPS_PER_SECOND) for dtype in table.names}
 
 
@@ -369,7 +369,7 @@ def _read_level(table: TomlTable, outermost: bool) -> ClusterLevel:
         if pair > bandwidth:
             raise table.error(
                 "pair_bandwidth",
-                f"is {pair:g} B/s, more than all that a device can send, bandwidth = "
+                f"is {pair:g} B/s, more than a device can send in total, bandwidth = "
                 f"{bandwidth:g} B/s; expected at most that, or none where links lead to a switch",
             )
     latency = table.quantity("latency", SECONDS)

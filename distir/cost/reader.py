@@ -146,7 +146,7 @@ class TomlTable:
             if key not in self._read:
                 near = difflib.get_close_matches(key, self._read, n=1)
                 known = near[0] if near else ", ".join(sorted(self._read))
-                hint = f"did you mean {known!r}?" if near else f"known are {known}"
+                hint = f"did you mean {known!r}?" if near else f"expected one of {known}"
                 raise self.error(key, f"is not a known key; {hint}")
 
     def error(self, key: str, problem: str) -> ClusterError:

@@ -55,7 +55,8 @@ def shrink(workload: Workload, strategies: Sequence[Strategy], samples: int = 2)
     if batch > MOST_EXECUTED_SAMPLES:
         raise TransformError(
             f"dp x microbatches needs {batch:,} samples ({samples} in each), too many to execute; "
-            f"fewer microbatches prove as much (at most {MOST_EXECUTED_SAMPLES:,} samples)"
+            f"use fewer microbatches, which prove just as much (at most {MOST_EXECUTED_SAMPLES:,} "
+            "samples)"
         )
     loss = _loss_kind(workload) if workload.training else None
     least: dict[str, int] = {}

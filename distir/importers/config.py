@@ -60,7 +60,7 @@ def read_config(path: str | Path) -> TransformerConfig:
     model_type = fields.text("model_type")
     if model_type not in MODEL_TYPES:
         raise ImportModelError(
-            f"{fields.where}: unknown model_type {shown(model_type)}; known are "
+            f"{fields.where}: unknown model_type {shown(model_type)}; expected one of "
             f"{', '.join(sorted(MODEL_TYPES.names()))}; an ONNX export of the model works too"
         )
     for option, value in _ONLY.items():
@@ -81,7 +81,7 @@ def _head_notes(fields: Fields) -> tuple[str, ...]:
     classes = fields.texts("architectures")
     if not classes or any(each.endswith(_LANGUAGE_MODELS) for each in classes):
         return ()
-    return (f"the head is that of a language model, where the file says {classes[0]}",)
+    return (f"the head is that of a language model, although the file states {classes[0]}",)
 
 
 def _read_object(file: Path) -> Mapping[str, object]:

@@ -79,7 +79,9 @@ class Fields:
         """One of the known strings."""
         found = self.text(name, default)
         if found not in known:
-            raise self.error(f"{name} is {shown(found)}; known are {', '.join(sorted(known))}")
+            raise self.error(
+                f"{name} is {shown(found)}; expected one of {', '.join(sorted(known))}"
+            )
         return found
 
     def only(self, name: str, value: object) -> None:

@@ -64,13 +64,13 @@ def part_notes(whole: Fields) -> tuple[str, ...]:
         if name.endswith("_config") and name not in _NO_PARTS and whole.holds(name)
     ]
     stored = [
-        f"parameters are simulated in the precision that is asked for, not as {name} stores them"
+        f"parameters are simulated in the requested precision, not as {name} stores them"
         for name in _QUANTIZED
         if whole.holds(name)
     ]
     if not parts and not whole.holds(LANGUAGE):
         return tuple(stored)
-    note = "this is the language model of the file"
+    note = "only the language model of the file is simulated"
     if parts:
         note += f"; {' and '.join(parts)} {'is' if len(parts) == 1 else 'are'} left out"
     return (*stored, note)

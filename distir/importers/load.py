@@ -141,7 +141,7 @@ def _check_describes(source: object) -> None:
         return
     advice = 'try "gpt2"; autotune models lists all names'
     if isinstance(source, LoadedModel):
-        advice = "it is loaded already and needs no more"
+        advice = "it is loaded already; use it as it is"
     elif isinstance(getattr(source, "model", None), LoadedModel):
         advice = "it has a model, which would do"
     raise ImportModelError(f"the model is {shown(source)}; expected {_FORMS}, {_OBJECTS}; {advice}")
@@ -163,7 +163,7 @@ def _from_config(config: ModelConfig, options: _Options) -> LoadedModel:
     if options.onnx:
         raise ImportModelError(
             f"{', '.join(options.onnx)}: these options are only for ONNX files, and {config.name} "
-            "is none"
+            "is not one"
         )
     if options.imbalance != 1.0:
         config = with_imbalance(config, options.imbalance)
@@ -255,7 +255,9 @@ def _from_name(text: str, options: _Options) -> LoadedModel:
     """Loads a model of the zoo; raises an error that says why `text` describes no model."""
     path = Path(text)
     if path.suffix.lower() == ".py":
-        raise ImportModelError(f"{text}: name the function too, as in {text}:build")
+        raise ImportModelError(
+            f"{text}: the function in the file is not named; expected {text}:build, for example"
+        )
     if (is_file(path) or is_folder(path)) and not has_model(text):
         raise ImportModelError(f"{text} is not a known kind of file; expected {_FORMS}")
     if len(path.parts) > 1:

@@ -134,7 +134,7 @@ def read_onnx(
         raise first_error
     bound = ", ".join(f"{name} = {size}" for name, size in symbols.items())
     raise ImportModelError(
-        f"{first_error}; tried with {bound}; if the file needs other sizes, give them by name"
+        f"{first_error}; tried with {bound}; if the file needs other sizes, state them by name"
     ) from first_error
 
 

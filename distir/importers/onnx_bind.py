@@ -123,7 +123,7 @@ def bindings(
 
     caches = [name for name in _caches(graph, dims, symbols) if name not in sizes]
     for empty in (caches, []) if caches else ([],):
-        note = f"caches are taken to be empty: {' = '.join(empty)} = 0" if empty else ""
+        note = f"caches are assumed to be empty: {' = '.join(empty)} = 0" if empty else ""
         for spatial in _SPATIAL_SIZES if symbols.spatial else (0,):
             zero = dict.fromkeys(empty, 0)
             for bound in _candidates(symbols, taken, spatial, zero):

@@ -444,7 +444,7 @@ class Conversion:
         elif isinstance(condition, Value) and condition in self.builder.inputs:
             holds = False
             self.decided.add(condition)
-            note = f"{condition.name} is false: of two branches the one without it is simulated"
+            note = f"{condition.name} is false, so of two branches the one without it is simulated"
             if note not in self.builder.notes:
                 self.builder.notes.append(note)
         else:

@@ -314,7 +314,9 @@ def _read(proto: Any, folder: Path | None) -> ModelRecord:
     try:
         opset = _default_opset(proto.opset_import)
         if opset is None:
-            raise ImportModelError("the file names no opset of the default domain")
+            raise ImportModelError(
+                "the file does not state an opset of the default domain; export it again"
+            )
         functions = {
             (_domain(each.domain), _text(each.name)): reader.function(each)
             for each in proto.functions
@@ -348,7 +350,7 @@ def _check_outputs(graph: GraphRecord) -> None:
     missing = [name for name in graph.outputs if name not in made]
     if missing:
         raise ImportModelError(
-            f"the output {missing[0]!r} is declared, but no op makes it, and it is no input; "
+            f"the output {missing[0]!r} is declared, but no op makes it, and it is not an input; "
             "remove it from the file, or add the op"
         )
 
@@ -481,7 +483,8 @@ class _Reader:
         parts = PurePath(location).parts
         if not parts or PurePath(location).is_absolute() or ".." in parts or "\0" in location:
             raise ImportModelError(
-                f"tensor {name!r} says that its values are in {location[:200]!r}; expected a file "
+                f"tensor {name!r} states that its values are in {location[:200]!r}; expected a "
+                "file "
                 "inside the model's folder"
             )
         if self._folder is None:  # a model handed over in memory
@@ -593,7 +596,8 @@ def sorted_nodes(
             node = producers.get(name)
             if node is None:
                 raise ImportModelError(
-                    f"{name!r} is read, but it is no input, initializer or result of an op"
+                    f"{name!r} is read, but it is not an input, an initializer or the result of an "
+                    "op"
                 )
             state = done.get(id(node))
             if state is None:

@@ -205,9 +205,9 @@ class TensorRoles:
         # What an exporter calls a buffer may be a weight that was quantized.
         stated = None if is_quantized else self.graph.stated_kinds.get(name)
         if stated == "PARAMETER":
-            return Decision(Role.PARAMETER, "the file says that it is a parameter")
+            return Decision(Role.PARAMETER, "the file states that it is a parameter")
         if stated is not None:
-            return Decision(Role.TABLE, f"the file says that it is a {stated.lower()}")
+            return Decision(Role.TABLE, f"the file states that it is a {stated.lower()}")
         if self.graph.stated_kinds and self._is_neutral(name):
             return Decision(Role.TABLE, "what a norm without weights is written with")
         if name in self._literals and self._stores_most_matrices:
@@ -222,7 +222,7 @@ class TensorRoles:
             return Decision(Role.PARAMETER, min(uses.trained))
         if uses.fixed:
             return Decision(Role.TABLE, min(uses.fixed))
-        return Decision(Role.PARAMETER, "no sign that it is not trained")
+        return Decision(Role.PARAMETER, "nothing indicates that it is not trained")
 
     def _is_quantized(self, name: str) -> bool:
         """Whether all that reads a tensor of integers, or rows of it, takes them for quantized

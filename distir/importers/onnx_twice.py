@@ -62,8 +62,8 @@ def told(copies: Mapping[str, Copy]) -> str:
     more = f"; likewise {counted(len(copies) - 1, 'other')}" if len(copies) > 1 else ""
     way = ", transposed" if copy.is_turned else ""
     return (
-        f"{name} has the values of {copy.of}{way}, as exporters write one parameter that is used "
-        f"several times: here they are one{more}"
+        f"{name} has the values of {copy.of}{way}, as when an exporter writes a shared parameter "
+        f"several times; they are treated as one parameter{more}"
     )
 
 

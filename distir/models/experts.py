@@ -91,7 +91,7 @@ def with_imbalance(config: ConfigType, imbalance: float) -> ConfigType:
     experts = getattr(config, "experts", None)
     if not isinstance(experts, Experts):
         name = getattr(config, "name", "the model")
-        raise ImportModelError(f"imbalance = {imbalance} is about experts, but {name} has none")
+        raise ImportModelError(f"imbalance = {imbalance} applies to experts, but {name} has none")
     changed = replace(experts, imbalance=imbalance)
     return replace(config, experts=changed)  # type: ignore[type-var]
 

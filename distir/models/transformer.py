@@ -129,11 +129,11 @@ class TransformerConfig:
             self._require(getattr(self, field) >= 1, f"{field} must be at least 1")
         self._require(
             self.head_dim > 0 or self.latent is not None or self.hidden % self.heads == 0,
-            f"hidden ({self.hidden}) does not divide by heads ({self.heads}); state head_dim",
+            f"hidden ({self.hidden}) is not divisible by heads ({self.heads}); state head_dim",
         )
         self._require(
             self.heads % self.num_kv_heads == 0,
-            f"heads ({self.heads}) does not divide by kv_heads ({self.num_kv_heads})",
+            f"heads ({self.heads}) is not divisible by kv_heads ({self.num_kv_heads})",
         )
         self._require(
             not self.fused_qkv or self.num_kv_heads == self.heads,

@@ -38,7 +38,7 @@ class VisionConfig:
         check_sizes(self, f"vision transformer {self.name}")
         if not self.patch or self.image % self.patch:
             raise ImportModelError(
-                f"vision transformer {self.name}: image size {self.image} does not divide by "
+                f"vision transformer {self.name}: image size {self.image} is not divisible by "
                 f"patch size {self.patch}"
             )
 

@@ -270,9 +270,9 @@ class ChainPlacer:
             if len(handed) < len(given):
                 ends = ", ".join(value.name for value in step.block.outputs)
                 raise TransformError(
-                    f"no gradient comes back to {ends}, so that the parameters before it are not "
-                    "trained: what reads it has no derivative (an op of one's own needs a slope); "
-                    "for the forward pass alone, take the mode inference"
+                    f"no gradient comes back to {ends}, so the parameters before it are not "
+                    "trained: the op that reads it has no derivative (define a slope for your own "
+                    "op); for the forward pass alone, use the mode inference"
                 )
             layouts = tuple(
                 layout_at(positions, step.axes.dims[value])

@@ -22,7 +22,7 @@ def zero_degree_has_zero(zero: int, zero_degree: int) -> str | None:
     """`zero_degree` says over how many replicas ZeRO shards, so there must be ZeRO."""
     if zero or not zero_degree:
         return None
-    return f"zero_degree = {zero_degree} says how far zero shards, but zero is 0"
+    return f"zero_degree = {zero_degree} states how far zero shards, but zero is 0"
 
 
 def zero_degree_divides_dp(zero_degree: int, dp: int) -> str | None:
@@ -39,7 +39,7 @@ def zero_degree_holds_experts(
     sharing = (expert_factors(ep, dp, cp, tp, etp, expert_order) or ExpertFactors()).dp
     if zero_degree % sharing == 0:
         return None
-    return f"zero_degree = {zero_degree} does not divide by the {sharing} replicas of ep = {ep}"
+    return f"zero_degree = {zero_degree} is not divisible by the {sharing} replicas of ep = {ep}"
 
 
 def zero_degrees_to_try(dp: int) -> Advice:
@@ -54,7 +54,7 @@ def offload_is_for_training(workload: WorkloadFacts, offload: str) -> str | None
     """Inference has no optimizer, and no backward pass that anything is kept for."""
     if workload.mode == "training" or {"optimizer", "activations"}.isdisjoint(offload.split(",")):
         return None
-    return f"offload = {offload} is about what training keeps, and inference keeps nothing"
+    return f"offload = {offload} applies to what training keeps, and inference keeps nothing"
 
 
 # --- recomputation --------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def blocks_recompute(workload: WorkloadFacts, recompute_every: int) -> str | Non
         return None
     return (
         f"recompute_every = {recompute_every}, but the model has {workload.num_blocks} blocks, so "
-        "that nothing would be recomputed"
+        "nothing would be recomputed"
     )
 
 
@@ -108,7 +108,7 @@ def layers_are_chosen_once(recompute_every: int, recompute_layers: int) -> str |
     if recompute_every == 1 or not recompute_layers:
         return None
     return (
-        f"recompute_layers = {recompute_layers} and recompute_every = {recompute_every} both say "
+        f"recompute_layers = {recompute_layers} and recompute_every = {recompute_every} both state "
         "which layers recompute"
     )
 

@@ -16,7 +16,7 @@ def dp_divides_batch(workload: WorkloadFacts, dp: int) -> str | None:
     """Replicas get equal shares of the batch."""
     if workload.batch_size % dp == 0:
         return None
-    return f"the batch ({workload.batch_size}) does not divide by dp = {dp}"
+    return f"the batch ({workload.batch_size}) is not divisible by dp = {dp}"
 
 
 def dp_to_try(workload: WorkloadFacts) -> Advice:
@@ -31,8 +31,8 @@ def microbatches_divide_share(workload: WorkloadFacts, dp: int, microbatches: in
     if uneven or share % microbatches == 0:
         return None
     return (
-        f"each replica's share of the batch ({workload.batch_size} / {dp} = {share}) does not "
-        f"divide by microbatches = {microbatches}"
+        f"each replica's share of the batch ({workload.batch_size} / {dp} = {share}) is not "
+        f"divisible by microbatches = {microbatches}"
     )
 
 

@@ -27,7 +27,7 @@ def tp_divides_axes(workload: WorkloadFacts, axes: str, tp: int) -> str | None:
         return None
     label, size = next((a for a in sizes if not tensor_factors([a], inner, tp)), sizes[0])
     within = f", each of {inner[label]} queries" if inner.get(label, 1) > 1 else ""
-    return f"{label} ({size}{within}) does not divide by tp = {tp}"
+    return f"{label} ({size}{within}) is not divisible by tp = {tp}"
 
 
 def tp_to_try(workload: WorkloadFacts) -> Advice:
@@ -44,7 +44,7 @@ def sequence_parallel_has_tp(tp: int, sequence_parallel: bool) -> str | None:
     """Sequence parallelism needs devices of `tp` on which the sequence rests."""
     if not sequence_parallel or tp > 1:
         return None
-    return "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp"
+    return "sequence_parallel needs tp > 1: it splits the sequence over the devices of tp"
 
 
 def sequence_divides(
@@ -63,8 +63,8 @@ def sequence_divides(
     length = next((each for each in lengths if each % pieces), None)
     if length is None:
         return None
-    along = "the sequence" if length == max(lengths) else "what runs along the sequence"
-    return f"{along} ({length}) does not divide by {asked}"
+    along = "the sequence" if length == max(lengths) else "the dimension along the sequence"
+    return f"{along} ({length}) is not divisible by {asked}"
 
 
 def shares_to_try(workload: WorkloadFacts, sequence_parallel: bool) -> Advice:
@@ -138,8 +138,8 @@ def etp_splits_axes(
         return None
     label, size = next(a for a in sizes if not tensor_factors([a], inner, tp, shared.tp))
     return (
-        f"etp = {etp} leaves {shared.tp} of the tp = {tp} devices to share experts, and these "
-        f"cannot be some of those that split {label} ({size})"
+        f"etp = {etp} leaves {shared.tp} of the tp = {tp} devices to share experts, but these "
+        f"cannot be taken from those that split {label} ({size})"
     )
 
 
@@ -152,8 +152,8 @@ def stated_lists_leave_experts(
     for user in ("cp", "tp"):
         if getattr(shared, user) > 1 and user in stated:
             return (
-                f"ep = {ep} is shared along {user}, whose list axes state; experts* in that list "
-                "splits experts without ep"
+                f"ep = {ep} is shared along {user}, for which axes state a list; put experts* into "
+                "that list to split experts without ep"
             )
     return None
 
@@ -177,14 +177,17 @@ def exchange_has_cp(cp: int, cp_exchange: str) -> str | None:
     """Keys and values are brought together where `cp` has split their sequence."""
     if cp > 1 or cp_exchange == "gather":
         return None
-    return f"cp_exchange = {cp_exchange} needs cp > 1: it is how cp brings keys together"
+    return (
+        f"cp_exchange = {cp_exchange} needs cp > 1: it states how cp brings keys and values "
+        "together"
+    )
 
 
 def exchange_has_its_list(axes: str, cp_exchange: str) -> str | None:
     """An exchange decides what `cp` splits, so a strategy cannot state that as well."""
     if cp_exchange == "gather" or "cp" not in stated_degrees(axes):
         return None
-    return f"cp_exchange = {cp_exchange} decides the list of cp, and axes state it already"
+    return f"cp_exchange = {cp_exchange} decides the list of cp, but axes state one already"
 
 
 def model_can_exchange(workload: WorkloadFacts, cp_exchange: str) -> str | None:
@@ -234,7 +237,7 @@ def own_mesh_has_devices(axes: str, tp: int) -> str | None:
     own = own_mesh(axes)
     if not own or math.prod(own.values()) == tp:
         return None
-    return f"axes state a mesh of {product(own)} for the devices of tp = {tp}"
+    return f"axes state a mesh of {product(own)}, but it must have the devices of tp = {tp}"
 
 
 def devices_of_own_mesh(axes: str) -> Advice:
@@ -254,7 +257,10 @@ def stated_list_has_the_sequence(axes: str, sequence_parallel: bool) -> str | No
     stated has it or not."""
     if not sequence_parallel or "tp" not in stated_degrees(axes):
         return None
-    return "sequence_parallel adds to the list of tp; where axes state it, add sequence"
+    return (
+        "sequence_parallel adds to the list of tp, which axes state here; add sequence to that "
+        "list instead"
+    )
 
 
 def stated_lists_fit(

@@ -12,7 +12,9 @@ def synchronising_is_for_training(workload: WorkloadFacts, sync_every: int) -> s
     """Inference changes no parameters."""
     if sync_every == 1 or workload.mode == "training":
         return None
-    return f"sync_every = {sync_every} is about parameters that change, and inference changes none"
+    return (
+        f"sync_every = {sync_every} applies to parameters that change, and inference changes none"
+    )
 
 
 def replicas_synchronise(sync_every: int, dp: int) -> str | None:
@@ -28,8 +30,8 @@ def replicas_have_states_of_their_own(sync_every: int, zero: int) -> str | None:
     if sync_every == 1 or not zero:
         return None
     return (
-        f"sync_every = {sync_every} with zero = {zero}: between synchronisations replicas have "
-        "parameters and moments of their own, which ZeRO would share out among them"
+        f"sync_every = {sync_every} with zero = {zero}: between synchronisations, replicas have "
+        "parameters and moments of their own, which ZeRO would shard among them"
     )
 
 
@@ -42,7 +44,7 @@ def replicas_have_experts_of_their_own(
         return None
     return (
         f"sync_every = {sync_every} with ep = {ep}: {factors.dp} replicas share experts, which "
-        "they would have to synchronise in every step"
+        "would have to be synchronised in every step"
     )
 
 
@@ -53,7 +55,7 @@ def replicas_split_samples(sync_every: int, axes: str) -> str | None:
         return None
     return (
         f"sync_every = {sync_every}, but axes state a list of dp: replicas that synchronise rarely "
-        "split nothing but samples, which they do without a list"
+        "split only samples, and need no list for that"
     )
 
 
@@ -63,5 +65,5 @@ def outer_steps_follow_others(outer_optimizer: str, sync_every: int) -> str | No
         return None
     return (
         f"outer_optimizer = {outer_optimizer} with sync_every = 1: replicas that synchronise in "
-        "every step differ by nothing that it could make a step along"
+        "every step do not differ, so an outer optimizer has nothing to do"
     )

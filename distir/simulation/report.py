@@ -127,7 +127,7 @@ def _host_reason(plan: Plan, cost: CostModel, reports: Sequence[StageReport]) ->
     each = "its device has" if sharing == 1 else f"each of its {sharing} devices has"
     return (
         f"out of host memory: stage {fullest.stage} of {plan.strategy.pp} offloads "
-        f"{format_bytes(fullest.host_bytes)} per device, and of the "
+        f"{format_bytes(fullest.host_bytes)} per device, but of the "
         f"{format_bytes(cost.host.memory_bytes)} of a host {each} "
         f"{format_bytes(cost.cluster.host_bytes_per_device)}"
     )

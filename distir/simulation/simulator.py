@@ -101,7 +101,7 @@ class Simulator:
         self.planner = planner or Planner(workload, **facts)
         own = {name: getattr(self.planner, name) for name in facts}
         if self.planner.workload is not workload or own != facts:
-            raise ValueError(f"the planner is of another workload, or has {own} and not {facts}")
+            raise ValueError(f"the planner is for another workload, or has {own} and not {facts}")
         self._fit = degrees_fit(cluster.num_devices).of(workload)
         self._host = hosts_are_known(cluster.without_host if cluster.host is None else None)
         self._rules = (self._fit, self._host, *self.planner.rules)

@@ -282,7 +282,11 @@ def traffic(
     for rank, span in step_end_spans(plan, cost, idle, idle):
         add_span(rank, span, 1)
     for each in sent:
-        what = "gradients to the rank before" if each.action.is_backward else "activations onward"
+        what = (
+            "gradients to the previous rank"
+            if each.action.is_backward
+            else "activations to the next rank"
+        )
         key = each.sender, RANKS, what, each.level
         add(key, 1, each.size_bytes, each.end - each.start, beside=False)
     return [Traffic(*key, int(count), *sums) for key, (count, *sums) in added.items()]

@@ -30,7 +30,7 @@ def attach_loss(function: Function, axes: Axes, loss: str) -> tuple[Function, Ax
     """
     main = function.outputs[0]
     if loss not in LOSSES:
-        raise TransformError(f"unknown loss {loss!r}; known are {', '.join(LOSSES)}")
+        raise TransformError(f"unknown loss {loss!r}; expected one of {', '.join(LOSSES)}")
     if not main.type.dtype.is_float:
         raise TransformError(
             f"training needs an output of real numbers; the first output is {main}, which has no "

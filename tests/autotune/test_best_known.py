@@ -57,7 +57,8 @@ def test_the_headline_is_the_best_known_and_the_search_says_how_it_did() -> None
     assert plain["grid"]["regret"] == result.regret
     assert plain["grid"]["regret"] > 0
     said = str(result)
-    assert f"random found {result.found.label}, number {plain['grid']['rank']} of the grid" in said
+    place = f"{result.found.label}, number {plain['grid']['rank']} in the grid"
+    assert f"that the sampler random found is {place}" in " ".join(said.split())
     assert "0.0 % behind" not in said
 
 
@@ -91,7 +92,7 @@ def test_a_known_plan_never_changes_what_is_proved(gpt2: Problem) -> None:
 def test_latency_of_inference_is_that_of_the_least_batch() -> None:
     result = tune("gpt2", devices=4, mode="inference", objective="latency", trials=5)
     assert result.problem.batch_size == 1
-    assert "the least that 4 devices can share" in str(result)
+    assert "the smallest that 4 devices can share" in str(result)
     stated = tune("gpt2", devices=4, mode="inference", objective="latency", batch_size=8, trials=2)
     assert stated.problem.batch_size == 8
 

@@ -256,7 +256,7 @@ def test_a_search_that_bounds_end_says_so() -> None:
     assert len(found.trials) < 30
     assert found.stopped is not None
     assert found.stopped.reason == "sampler"
-    assert "bounds leave nothing that could be better" in as_text(study_report(found))
+    assert "lower bounds rule out a better plan" in as_text(study_report(found))
 
 
 def test_where_bounds_prove_that_nothing_fits_the_closest_plan_is_told() -> None:

@@ -76,7 +76,7 @@ def test_run_reports_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--model", "toy", "--space", "small", "--no-tracking"]) == 0
     out = capsys.readouterr().out
     assert "Best: dp" in out
-    assert "in the grid of 134" in out
+    assert "No other of the 134 strategies in the grid" in out
 
 
 @pytest.mark.not_quick
@@ -179,12 +179,12 @@ def test_simulate_of_a_plan_that_cannot_exist_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     simulate = ("simulate", "--model", "toy")
-    assert "heads (12) does not divide by tp = 8" in refused(capsys, *simulate, "--tp", "8")
+    assert "heads (12) is not divisible by tp = 8" in refused(capsys, *simulate, "--tp", "8")
     line = refused(capsys, *simulate, "--dp", "4", "--devices", "16")
     assert "= 4, but there are 16 devices; dp = 16 or tp = 4 or pp = 4 would do" in line
     assert "at most 12 would do" in refused(capsys, *simulate, "--pp", "13")
     line = refused(capsys, *simulate, "--dp", "3", "--batch-size", "16")
-    assert "the batch (16) does not divide by dp = 3" in line
+    assert "the batch (16) is not divisible by dp = 3" in line
 
 
 def test_the_default_batch_of_simulate_fits_the_strategy(
@@ -206,7 +206,7 @@ def test_microbatches_are_stated_by_their_number_or_their_size(
     line = refused(capsys, *sized, "3", "--microbatches", "6")
     assert "microbatches = 6, but a batch of 24 in microbatches of 3 on dp = 2 is 4" in line
     line = refused(capsys, *sized, "5")
-    assert "does not divide by dp · microbatch_size = 2 · 5; try a batch of 30" in line
+    assert "is not divisible by dp · microbatch_size = 2 · 5; try a batch of 30" in line
 
 
 @pytest.mark.not_quick
@@ -264,7 +264,7 @@ def test_lists_have_a_line_on_each(command: str, capsys: pytest.CaptureFixture[s
     ("arguments", "words"),
     [
         (("--objective", "throughputt"), "unknown objective 'throughputt'; did you mean: through"),
-        (("--objective", "mine.py"), "objective mine.py: name what is in the file too"),
+        (("--objective", "mine.py"), "objective mine.py: the object in the file is not named"),
         (("--objective", "nowhere:cost"), "objective nowhere:cost: ModuleNotFoundError: No module"),
         (("--sampler", "tpee"), "unknown sampler 'tpee'; did you mean: tpe"),
         (("--json", "no/such/folder.json"), "there is no folder"),
@@ -409,7 +409,7 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
     ("arguments", "words"),
     [
         (("--sequence-parallel",), "sequence_parallel needs tp > 1"),
-        (("--cp", "3"), "the sequence (1024) does not divide by cp = 3; cp = 1, 2, 4"),
+        (("--cp", "3"), "the sequence (1024) is not divisible by cp = 3; cp = 1, 2, 4"),
         (("--pp", "8", "--chunks", "2"), "pp x chunks = 8 x 2 asks for 16 stages"),
         (("--pp", "2", "--chunks", "2"), "1f1b has 1 chunk per rank, not 2"),
         (
@@ -425,7 +425,7 @@ KNOWN = set("dp tp cp pp microbatches schedule chunks zero recompute sequence_pa
         (("--recompute-layers", "2"), "recompute is none"),
         (
             ("--recompute", "full", "--recompute-every", "2", "--recompute-layers", "2"),
-            "both say which layers recompute",
+            "both state which layers recompute",
         ),
         (
             ("--dp", "2", "--keep-gathered", "parameters"),
@@ -447,13 +447,13 @@ def test_wrong_combinations_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--overwrite",), "--overwrite is about --launch"),
-        (("--search-all",), "--search-all is about --launch"),
-        (("--no-isolate",), "--no-isolate is about plug-ins, and throughput is simulated"),
-        (("--no-isolate", "--trial-timeout", "9s"), "--no-isolate is against that"),
-        (("--fit", "batch", "--sampler", "grid"), "there is nothing for --sampler"),
-        (("--fit", "batch", "--trial-timeout", "9"), "there is nothing for --trial-timeout"),
-        (("--fit", "batch", "--seed", "3"), "there is nothing for --seed"),
+        (("--overwrite",), "--overwrite applies to --launch"),
+        (("--search-all",), "--search-all applies to --launch"),
+        (("--no-isolate",), "--no-isolate applies to plug-ins, and throughput is simulated"),
+        (("--no-isolate", "--trial-timeout", "9s"), "--no-isolate rules that out"),
+        (("--fit", "batch", "--sampler", "grid"), "so it has no use for --sampler"),
+        (("--fit", "batch", "--trial-timeout", "9"), "so it has no use for --trial-timeout"),
+        (("--fit", "batch", "--seed", "3"), "so it has no use for --seed"),
         (("--no-tracking", "--experiment", "mine"), "--experiment says where"),
         (("--no-tracking", "--tracking-uri", "sqlite:///x"), "--tracking-uri says where"),
     ],

@@ -210,4 +210,4 @@ def test_an_interrupted_proof_ends_what_it_is_a_part_of(
     assert main([*arguments, "--space", "small"]) == 130
     said = capsys.readouterr().out
     assert "othing fits" not in said
-    assert "Proved: nothing in full" not in said
+    assert "strategies in the space full" not in said

@@ -29,7 +29,7 @@ def test_plans_are_tried_in_their_order_each_once_and_then_the_sampler_goes_on()
 
 
 def test_a_plan_that_is_not_in_the_space_is_refused_before_anything_is_tried() -> None:
-    with pytest.raises(DistirError, match=r"to be tried first, cannot be: .*tp"):
+    with pytest.raises(DistirError, match=r"to be tried first, is impossible: .*tp"):
         solve(toy_problem(), Search(enqueue=[{"dp": 2, "tp": 5}]))
 
 
@@ -90,7 +90,7 @@ def test_a_file_without_plans_is_told(
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     assert main((*RUN, "--enqueue", str(file), "--trials", "1")) == 0
-    assert f"{file} states no plan: nothing is tried first" in capsys.readouterr().err
+    assert f"{file} does not state a plan: nothing is tried first" in capsys.readouterr().err
 
 
 GPT2 = ("--model", "gpt2", "--cluster", "dgx-a100", "--batch-size", "32")
@@ -158,5 +158,5 @@ def test_a_launch_file_for_other_devices_is_refused(
 ) -> None:
     assert main(("run", *GPT2, "--devices", "8", *TRIED, "--enqueue", launch_file)) == 2
     captured = capsys.readouterr()
-    assert "is for 4 devices, here there are 8; state --devices 4" in captured.err
+    assert "is for 4 devices, but here there are 8; state --devices 4" in captured.err
     assert captured.out == ""

@@ -70,7 +70,7 @@ def test_a_batch_that_may_be_cut_is_not_limited_by_memory() -> None:
     assert found.larger_fit
     assert found.strategy is not None
     assert 2 * found.strategy.microbatches > MOST_MICROBATCHES
-    assert found.sentence.startswith("Any batch fits that is cut into microbatches")
+    assert found.sentence.startswith("Any batch fits if it is cut into microbatches")
     assert len(found.tried) < 20  # nothing is looked for between
 
 
@@ -244,7 +244,7 @@ def test_an_interrupt_before_anything_was_tried_leaves_nothing(
     wanted = ("run", "--model", "gpt2-xs", "--devices", "2", "--fit", "batch", "--space", "small")
     interrupt_after(2, monkeypatch)
     assert main(wanted) == 130
-    assert "samples fit, by dp" in capsys.readouterr().out
+    assert "samples fit, with dp" in capsys.readouterr().out
     interrupt_after(0, monkeypatch)
     assert main(wanted) == 130
     assert "interrupted" in capsys.readouterr().err
@@ -266,7 +266,7 @@ def test_the_command_line_says_how_much_fits(capsys: pytest.CaptureFixture[str])
     assert found["strategy"]["dp"] == 8
     assert main(["run", *own[:4], "--devices", "8", "--space", "small", "--fit", "devices"]) == 0
     said = capsys.readouterr().out
-    assert "The fewest devices that are enough, of the numbers tried, are" in said
+    assert "Of the numbers tried, the fewest devices that are enough are" in said
     assert "Fewer: with" in said
     assert set(SIZES) == {"batch", "sequence", "layers", "devices"}
 
@@ -279,4 +279,4 @@ def test_options_that_sizes_have_nothing_to_say_to_are_refused(
 ) -> None:
     arguments = ["run", "--model", "mlp-4x64", "--devices", "4", "--fit", "devices", option]
     assert main(arguments) == 2
-    assert f"nothing for {option.partition('=')[0]};" in capsys.readouterr().err
+    assert f"has no use for {option.partition('=')[0]};" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_a_grid_and_a_simulated_plan_have_figures() -> None:
     for figure in (of_plan.time(), of_plan.memory()):
         assert figure.charts
         assert all(chart.data for chart in figure.charts)
-    with pytest.raises(DistirError, match="nothing to show of why; there may be time, memory"):
+    with pytest.raises(DistirError, match="nothing to show for why; expected one of time, memory"):
         of_plan.why()
 
 
@@ -196,7 +196,7 @@ def test_a_comparison_has_figures_too() -> None:
     found = compare_samplers(study().problem, samplers=("random", "qmc"), seeds=2, trials=5)
     assert is_html(shown_by(found))
     assert found.plot.search().charts
-    with pytest.raises(DistirError, match="nothing to show of why"):
+    with pytest.raises(DistirError, match="nothing to show for why"):
         found.plot.why()
 
 
@@ -208,7 +208,7 @@ def test_one_plan_has_figures_of_its_time_and_memory(tmp_path: Path) -> None:
     assert is_html(shown_by(figures))
     figures.time().save(str(tmp_path / "time.html"))
     assert "The pipeline" in (tmp_path / "time.html").read_text("utf-8")
-    with pytest.raises(DistirError, match="there may be time, memory"):
+    with pytest.raises(DistirError, match="expected one of time, memory"):
         figures.space()
 
 

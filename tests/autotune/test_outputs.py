@@ -130,7 +130,7 @@ def test_two_outputs_are_not_one_file(
     status, error = said([*argv, first, name, second, f"./{name}"], capsys)
     assert (status, error) == (
         2,
-        f"autotune: error: {first} and {second} name one file, ./{name}\n",
+        f"autotune: error: {first} and {second} name the same file, ./{name}\n",
     )
 
 

@@ -294,7 +294,7 @@ def test_a_plan_that_does_not_fit_says_so() -> None:
     page = plan_page(there, found.simulate(Strategy()))
     assert not page.good
     assert "out of memory" in page.answer
-    assert "times what there is" in " ".join(fact.detail for fact in page.facts)
+    assert "times the capacity" in " ".join(fact.detail for fact in page.facts)
 
 
 def test_a_number_that_is_no_rate_is_told_by_its_name() -> None:
@@ -338,7 +338,7 @@ def test_an_interrupted_search_says_so_and_shows_what_there_is() -> None:
     broken_off = replace(study(), trials=missed, grid=None, proof=None, interrupted=True)
     page = study_page(broken_off)
     assert not page.good
-    assert page.answer == "Interrupted before anything was found that fits."
+    assert page.answer == "Interrupted before any plan that fits was found."
     assert "space" in {section.name for section in page.sections}
     assert page_html(page)
 
@@ -356,7 +356,7 @@ def test_an_objective_without_a_simulator_is_reported_by_what_it_measures() -> N
     assert page.facts[0].name == "dollars"
     assert "why" not in {section.name for section in page.sections}
     said = [b.text for s in page.sections for b in s.blocks if isinstance(b, Text)]
-    assert any("As the simulator predicts it" in text for text in said)
+    assert any("As predicted by the simulator" in text for text in said)
     assert "space" not in [chart.draw for chart in page.charts], "it gave no memory"
     assert page_html(page)
 

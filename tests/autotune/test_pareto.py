@@ -193,7 +193,7 @@ def test_a_plug_in_that_gives_the_simulators_metrics_may_be_asked_for_their_shor
 
 @pytest.mark.parametrize("sampler", ["bounds", "guided", "reinforce"])
 def test_a_sampler_that_looks_for_one_objective_is_refused(sampler: str) -> None:
-    with pytest.raises(DistirError, match=f"{sampler} looks for one objective; .*tpe, nsga2"):
+    with pytest.raises(DistirError, match=f"{sampler} handles a single objective; .*tpe, nsga2"):
         searched(sampler)
 
 
@@ -202,15 +202,27 @@ def test_a_sampler_that_looks_for_one_objective_is_refused(sampler: str) -> None
     [
         (["--objectives", ","], "expected metrics such as"),
         (["--objectives", "throughput,throughput"], "twice"),
-        (["--objectives", "mfu"], "one alone is --objective mfu"),
-        (["--objectives", "x=minimize"], "one alone is --objective x --direction minimize"),
+        (["--objectives", "mfu"], "for a single one, use --objective mfu"),
+        (
+            ["--objectives", "x=minimize"],
+            "for a single one, use --objective x --direction minimize",
+        ),
         (["--objectives", "throughput,samples"], "unknown"),
         (["--objectives", "throughput=largest"], "METRIC=maximize"),
         (["--objectives", BOTH, "--objective", "latency"], "expected one of them"),
-        (["--objectives", BOTH, "--metric", "mfu"], "about one objective"),
-        (["--objectives", BOTH, "--stop-within", "5%"], "about one objective"),
-        (["--objectives", BOTH, "--compare-grid"], "about one objective"),
-        (["--objectives", BOTH, "--sampler", "bounds"], "looks for one objective"),
+        (
+            ["--objectives", BOTH, "--metric", "mfu"],
+            "a single objective, but --objectives names several",
+        ),
+        (
+            ["--objectives", BOTH, "--stop-within", "5%"],
+            "a single objective, but --objectives names several",
+        ),
+        (
+            ["--objectives", BOTH, "--compare-grid"],
+            "a single objective, but --objectives names several",
+        ),
+        (["--objectives", BOTH, "--sampler", "bounds"], "handles a single objective"),
     ],
 )
 def test_bad_objectives_are_one_line(

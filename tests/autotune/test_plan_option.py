@@ -51,7 +51,7 @@ def test_no_other_file_is_written_over(
 ) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
-    assert "which is no plan" in refused(capsys, command, *MODEL, "--plan", str(notes))
+    assert "which is not a plan" in refused(capsys, command, *MODEL, "--plan", str(notes))
     assert notes.read_text() == "mine"
 
 

@@ -59,7 +59,10 @@ def test_utilization_is_that_of_the_type_in_which_products_run() -> None:
         (
             "dgx2-v100",
             "bf16",
-            "has no bf16: products run in fp32, at up to 15.7 TFLOP/s. It has fp32 and fp16; --",
+            (
+                "has no bf16: products run in fp32, at up to 15.7 TFLOP/s. It has fp32 and fp16; "
+                "choose one with --"
+            ),
         ),
         ("dgx2-v100", "fp8", "no fp8: products run in fp32, at up to 15.7 TFLOP/s"),
         ("dgx-a100", "fp8", "no fp8: products run in bf16, at up to 312 TFLOP/s"),
@@ -82,11 +85,11 @@ def test_a_precision_that_the_device_lacks_is_told_with_what_runs_in_its_place(
 @pytest.mark.parametrize(
     ("stated", "said"),
     [
-        ({"optimizer": "sgd"}, "optimizer is about training, and the mode is inference"),
-        ({"gradient_precision": "fp32"}, "gradient_precision is about training"),
-        ({"loss": "mse"}, "loss is about training"),
-        ({"dropout": False}, "dropout is about training"),
-        ({"tokens": 1e9}, "tokens is about training"),
+        ({"optimizer": "sgd"}, "optimizer applies to training, and the mode is inference"),
+        ({"gradient_precision": "fp32"}, "gradient_precision applies to training"),
+        ({"loss": "mse"}, "loss applies to training"),
+        ({"dropout": False}, "dropout applies to training"),
+        ({"tokens": 1e9}, "tokens applies to training"),
         ({"recomputation": "full"}, "recompute = full, but inference has no backward pass"),
         ({"offload": "optimizer"}, "inference keeps nothing"),
     ],
@@ -137,7 +140,7 @@ def test_what_nothing_has_is_refused_for_its_own_reason(stated: dict[str, str]) 
 @pytest.mark.parametrize(
     ("space", "why"),
     [
-        ({"microbatches": [3]}, "m3.* does not divide by microbatches = 3"),
+        ({"microbatches": [3]}, "m3.* is not divisible by microbatches = 3"),
         ({"tp": [3]}, "tp3.* but there are 4 devices"),
     ],
 )
@@ -155,8 +158,8 @@ def test_what_a_space_lists_and_no_strategy_can_have_is_noted(tmp_path: Path) ->
         "The space lists tp 8, 16",
         "The space lists microbatches 7",
     ]
-    assert "heads (12) does not divide by tp = 8" in told[0]
-    assert "does not divide by microbatches = 7" in told[1]
+    assert "heads (12) is not divisible by tp = 8" in told[0]
+    assert "is not divisible by microbatches = 7" in told[1]
 
 
 def test_a_listed_schedule_that_no_strategy_can_have_is_noted(tmp_path: Path) -> None:
@@ -166,7 +169,7 @@ def test_a_listed_schedule_that_no_strategy_can_have_is_noted(tmp_path: Path) ->
     space.write_text("schedule: [1f1b, three.txt]\n")
     (told,) = [n for n in load_problem("gpt2", devices=4, space=space).notes if "lists" in n]
     assert told.startswith("The space lists schedule")
-    assert "3" in told.split("can have: ")[1]
+    assert "3" in told.split("for every strategy: ")[1]
     assert not [n for n in load_problem("gpt2", devices=6, space=space).notes if "lists" in n]
 
 
@@ -252,7 +255,7 @@ def test_attention_of_a_function_is_as_it_says_unless_the_user_does(
         ({"attention": "eager"}, "but mlp-xs has no attention; leave it out"),
         ({"attention": "fused"}, "but mlp-xs has no attention; leave it out"),
         ({"vocabulary_multiple": 128, "loss": "mse"}, "but mlp-xs has none that can be padded"),
-        ({"imbalance": 1.5}, "imbalance = 1.5 is about experts, but mlp-xs has none"),
+        ({"imbalance": 1.5}, "imbalance = 1.5 applies to experts, but mlp-xs has none"),
     ],
 )
 def test_what_a_model_has_nothing_for_is_refused(stated: dict[str, Any], said: str) -> None:
@@ -269,7 +272,9 @@ def test_fused_attention_is_refused_where_no_pattern_of_it_is_found() -> None:
         return builder.build([builder.add(MatMul(), chosen, weight)])
 
     load_problem(softmax_alone, devices=2, attention="eager")
-    with pytest.raises(DistirError, match="has none that is just products around a softmax"):
+    with pytest.raises(
+        DistirError, match="has no attention that is just products around a softmax"
+    ):
         load_problem(softmax_alone, devices=2, attention="fused")
 
 
@@ -297,7 +302,7 @@ def test_sizes_that_a_file_leaves_open_can_be_stated_and_are_told_otherwise(tmp_
     (tmp_path / "decoder.onnx").write_bytes(decoder.SerializeToString())
     open_problem = partial(load_problem, tmp_path / "decoder.onnx", devices=2, mode="inference")
     told, *_ = open_problem(batch_size=4).notes
-    assert "leaves before open" in told
+    assert "leaves before open; " in told
     assert "--size before=N" in told
     stated = open_problem(batch_size=4, sizes={"before": 1000})
     assert not any("open" in note for note in stated.notes)
@@ -312,7 +317,7 @@ def test_measured_products_of_another_device_are_said_to_be_of_no_use() -> None:
     table = MeasuredProducts("X1", "", (MeasuredProduct("bf16", 8, 8, 8, 1, 1e-6),))
     own = replace(load_stack(), products=table)
     (told,) = load_problem("mlp-2x32", devices=1, stack=own).notes
-    assert "measured on X1; on A100-SXM4-80GB they are not used" in told
+    assert "measured on X1, so they are not used on A100-SXM4-80GB" in told
     here = replace(own, products=replace(table, device="A100-SXM4-80GB"))
     assert not load_problem("mlp-2x32", devices=1, stack=here).notes
 
@@ -365,7 +370,7 @@ def test_work_that_no_degree_splits_is_told(tmp_path: Path) -> None:
     path = _with_rows_looked_up(tmp_path)
     share = 64 * 8 * 16 / (64 * 8 * 16 + 3 * 16 * 24)
     (of_samples, *_) = told(path, batch_size=64, loss="mse")
-    assert of_samples.startswith(f"dp splits {100 * share:.1f} % of the work")
+    assert of_samples.startswith(f"dp splits only {100 * share:.1f} % of the work")
     assert not told(path, batch_size=64, loss="mse", devices=1)
     for whole in ("gpt2", "mixtral-8x7b", "t5-base", "vit-b"):
         assert not told(whole)

@@ -121,7 +121,7 @@ def test_what_is_no_step_or_no_value_fails_the_trial(step: Any, value: Any) -> N
     objective = as_objective(function, "wrong", simulate=problem.simulate)
     evaluation = objective.measure(next(iter(problem.space.enumerate())))
     assert evaluation.failed
-    assert "expected a step from 0 on and a finite number" in (evaluation.reason or "")
+    assert "expected a step of at least 0 and a finite number" in (evaluation.reason or "")
 
 
 def test_an_objective_that_catches_the_end_counts_with_what_it_returns() -> None:
@@ -139,7 +139,10 @@ def test_an_objective_that_catches_the_end_counts_with_what_it_returns() -> None
     [
         (["--pruner", "mean"], "expected median, hyperband, none"),
         (["--pruner", "median"], "needs an objective that reports"),
-        (["--pruner", "median", "--objectives", "throughput,memory"], "about one objective"),
+        (
+            ["--pruner", "median", "--objectives", "throughput,memory"],
+            "a single objective, but --objectives names several",
+        ),
     ],
 )
 def test_a_pruner_that_cannot_be_is_one_line(

@@ -78,7 +78,7 @@ def test_numbers_of_devices_are_powers_of_two_with_both_ends_or_a_list(
     "text", ["", "8:", ":8", "64:8", "0:8", "-1", "a,b", "1:99999999999", "8:x"]
 )
 def test_what_states_no_numbers_of_devices_is_refused(text: str) -> None:
-    with pytest.raises(DistirError, match="states no numbers of devices"):
+    with pytest.raises(DistirError, match="does not state numbers of devices"):
         device_counts(text)
 
 
@@ -118,7 +118,7 @@ def test_an_interrupt_leaves_the_numbers_of_devices_that_were_looked_at(
     file = tmp_path / "found.json"
     assert main(["scale", *SMALL, "--devices", "1:8", "--json", str(file)]) == 130
     assert looked == [1, 2, 4]
-    assert "Interrupted before 4, 8 devices were looked at." in capsys.readouterr().out
+    assert "Interrupted before 4, 8 devices were tried." in capsys.readouterr().out
     found = json.loads(file.read_text())
     assert found["interrupted"] is True
     assert [each["devices"] for each in found["points"]] == [1, 2]

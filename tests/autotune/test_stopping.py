@@ -87,7 +87,7 @@ def test_a_search_ends_when_its_first_trials_fail_for_one_reason(ends: list[str]
     assert found.stopped is not None
     assert found.stopped.reason == ("failing" if hopeless else "trials")
     assert len(found.trials) == (FAILING if hopeless else len(ends))
-    assert ("have all failed for one reason" in as_text(study_report(found))) == hopeless
+    assert ("have all failed for the same reason" in as_text(study_report(found))) == hopeless
 
 
 def test_a_search_that_failed_is_taken_up_again(tmp_path: Path) -> None:
@@ -141,10 +141,12 @@ def test_what_is_left_when_a_search_ends_is_within_what_was_asked_for(
     assert regret(found.found.cost or 0.0, grid.best.cost or 0.0) <= 0.1 / 0.9
     if found.stopped.reason == "stop-within":
         words = found.stopped.words
-        assert "10.0 % was asked for), which rests on" in words
-        basis = r"the simulator's costs of the strategies not tried, times a factor from \d+ trials"
+        assert "10.0 % was requested), according to" in words
+        basis = (
+            r"the simulator's costs of the untried strategies, times a factor fitted to \d+ trials"
+        )
         if sampler == "guided":
-            basis = r"expects of the [\d,]+ strategies left .* corrected by what \d+ trials showed"
+            basis = r"costs of the [\d,]+ remaining strategies .* corrected by \d+ trials"
         assert re.search(basis + r".* less 2 bands of [\d.]+ %", words)
         assert found.to_dict()["stopped_in_words"] == words
         assert words in " ".join(as_text(study_report(found)).split())
@@ -227,7 +229,7 @@ def test_nothing_is_said_of_what_is_left_before_enough_is_known() -> None:
     found = searched(like_the_simulator(1.0), sampler="tpe", stop_within=0.99, trials=1000)
     assert len(found.trials) >= 5
     assert found.stopped is not None
-    assert "a factor from 5 trials" in found.stopped.words
+    assert "a factor fitted to 5 trials" in found.stopped.words
 
 
 class Expecting:
@@ -256,7 +258,7 @@ def test_a_sampler_says_itself_what_is_left() -> None:
     found = searched(always_one, sampler=made, stop_within=0.05)
     assert len(found.trials) == 3
     assert found.stopped is not None
-    assert "better by more than 4.0 % (5.0 % was asked for), which rests on a guess" in (
+    assert "better by more than 4.0 % (5.0 % was requested), according to a guess" in (
         found.stopped.words
     )
 
@@ -272,7 +274,7 @@ def test_a_sampler_that_fails_to_say_it_ends_the_study_and_nothing_is_lost() -> 
 
 def test_a_space_too_large_to_simulate_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.prospects.remaining.MOST_SIMULATED", 10)
-    with pytest.raises(DistirError, match="can only be said by a sampler"):
+    with pytest.raises(DistirError, match="only a sampler can estimate what is left to gain"):
         searched(always_one, sampler="tpe", stop_within=0.05)
 
 

@@ -180,8 +180,8 @@ def test_the_report_explains_the_best() -> None:
     assert result.best is not None
     text = str(result)
     assert "134 valid strategies" in text
-    assert "Against the next layout" in text
-    assert "Against pure data parallel" in text
+    assert "Compared with the next layout" in text
+    assert "Compared with pure data parallelism" in text
     assert "peak memory, fullest stage" in text
     assert "<table" in getattr(result, "_repr_html_")()  # noqa: B009 (as notebooks ask for it)
     assert len(result.to_frame()) == DEFAULT_TRIALS
@@ -205,9 +205,9 @@ def test_a_space_without_strategies_is_explained() -> None:
 
 
 def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(DistirError, match="0 trials"):
+    with pytest.raises(DistirError, match="trials is 0; expected at least 1"):
         Search(trials=0)
-    with pytest.raises(DistirError, match="0 devices"):
+    with pytest.raises(DistirError, match="devices is 0; expected at least 1"):
         load_problem("gpt2", devices=0)
 
 

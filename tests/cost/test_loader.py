@@ -140,7 +140,11 @@ def test_a_description_may_name_a_known_device(write: Write) -> None:
             f"{HOST}[device]",
             "host.devices is 6, and level 'board' joins 4 devices; expected a divisor or a",
         ),
-        ('"25 GB/s"', '"51 GB/s"', "levels[0].pair_bandwidth is 5.1e+10 B/s, more than all that"),
+        (
+            '"25 GB/s"',
+            '"51 GB/s"',
+            "levels[0].pair_bandwidth is 5.1e+10 B/s, more than a device can",
+        ),
         ("[device]", '[device]\nplatform = "metal"', "expected one of cuda, rocm, xla"),
         ("[device]", "[devices_]", "device is missing; is it meant by 'devices' or 'devices_'?"),
         ("[[levels]]", "[[tiers]]", "levels is missing"),
@@ -160,7 +164,7 @@ def test_a_slip_is_one_line_with_file_and_key(write: Write, old: str, new: str, 
 def test_a_binary_file_and_a_folder_are_not_descriptions(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ClusterError, match="not a text in UTF-8"):
+    with pytest.raises(ClusterError, match="not text in UTF-8"):
         load_cluster(path)
     with pytest.raises(ClusterError, match="is a folder; expected a cluster file"):
         load_cluster(tmp_path)

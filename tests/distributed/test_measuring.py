@@ -180,7 +180,7 @@ def test_processes_that_torchrun_starts_measure_a_plan(plan_file: Path, tmp_path
 @needs_torch
 @pytest.mark.parametrize(
     ("environment", "said"),
-    [({}, "torchrun"), ({"RANK": "0", "WORLD_SIZE": "3"}, "for 4 devices and there are 3")],
+    [({}, "torchrun"), ({"RANK": "0", "WORLD_SIZE": "3"}, "for 4 devices, but there are 3")],
 )
 def test_other_numbers_of_processes_are_refused(
     environment: dict[str, str],

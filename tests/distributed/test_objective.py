@@ -82,7 +82,7 @@ def test_too_little_memory_is_a_failed_trial(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_processes_that_wait_are_a_failed_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "no end after" in str(trial(monkeypatch, lambda member: time.sleep(60)))
+    assert "not finished after" in str(trial(monkeypatch, lambda member: time.sleep(60)))
 
 
 def test_trials_of_several_searches_are_measured_one_after_the_other(

@@ -101,9 +101,9 @@ def test_a_wrong_plan_is_shown_and_fails(
 def test_an_impossible_strategy_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     status, shown = run(capsys, "verify", "--model", "gpt2-xs", "--tp", "5")
     assert status == 2
-    assert "does not divide by tp = 5" in shown
+    assert "is not divisible by tp = 5" in shown
     workload = Workload(model=load_model("gpt2-xs"), batch_size=4)
-    with pytest.raises(StrategyError, match="does not divide"):
+    with pytest.raises(StrategyError, match="is not divisible by"):
         verify(workload, Strategy(dp=3))
 
 

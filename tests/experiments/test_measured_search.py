@@ -111,7 +111,7 @@ def test_strategies_that_cannot_be_simulated_are_counted(
     file.write_text(text, encoding="utf-8")
     assert main([str(file), "--json", "-"]) == 1
     said = capsys.readouterr().err
-    assert "3 of 4 rows cannot be used: not simulated: heads (8) does not divide by tp" in said
+    assert "3 of 4 rows cannot be used: not simulated: heads (8) is not divisible by tp" in said
     assert "no group has 4 measured strategies that can be simulated; the largest has 1" in said
 
 

@@ -79,7 +79,7 @@ def test_what_is_taken_from_the_sampler_leaves_one_that_ends(
         ({"mode": False}, "unknown option --no-mode"),
         ({"jobs": 2}, "unknown option --jobs.*expected options of run that state the model"),
         ({"direction": "up"}, "'up' is not known; expected maximize, minimize"),
-        ({"trial-timeout": "9s", "isolate": False}, "--no-isolate is against that"),
+        ({"trial-timeout": "9s", "isolate": False}, "--no-isolate rules that out"),
     ],
 )
 def test_what_run_does_not_take_is_refused_in_one_line(stated: dict[str, Any], said: str) -> None:

@@ -76,13 +76,16 @@ def test_the_language_model_has_its_parameters(
 ) -> None:
     found = read(tmp_path, content)
     assert sum(each.type.num_elements for each in found.build(2, 24).parameters) == parameters
-    assert found.notes[-1] == "this is the language model of the file; vision_config is left out"
+    assert (
+        found.notes[-1]
+        == "only the language model of the file is simulated; vision_config is left out"
+    )
 
 
 def test_parameters_that_are_stored_otherwise_are_told(tmp_path: Path) -> None:
     stored = {"quantization_config": {"quant_method": "fp8"}}
     (told,) = read(tmp_path, {**QWEN3_MOE, **stored}).notes
-    assert told.startswith("parameters are simulated in the precision that is asked for")
+    assert told.startswith("parameters are simulated in the requested precision")
 
 
 def test_what_the_object_leaves_out_is_as_in_its_class(tmp_path: Path) -> None:

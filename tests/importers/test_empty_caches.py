@@ -66,7 +66,7 @@ def loaded(made: Any, folder: Any, **sizes: int) -> LoadedModel:
 def test_the_sequence_of_a_decoder_with_a_cache_has_any_length(mask: str, tmp_path: Any) -> None:
     found = loaded(decoder(mask), tmp_path)
     assert [value.name for value in found.function.inputs] == ["ids", "mask"]
-    assert "caches are taken to be empty: past = 0" in found.function.notes
+    assert "caches are assumed to be empty: past = 0" in found.function.notes
     workload = Workload(model=found, batch_size=4, mode="inference", sequence_length=100)
     assert workload.sequence_lengths == (100,)
     per_token = 2 * (8 * HIDDEN**2 + HIDDEN * 30)

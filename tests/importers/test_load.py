@@ -208,7 +208,7 @@ def test_an_object_that_is_no_model_is_said_in_one_line(source: Any, advice: str
         ("missing.py:build", r"missing\.py:build: there is no file missing\.py"),
         ("no_such_module:build", "no_such_module.*ModuleNotFoundError: No module named"),
         ("json:nothing", "attribute.*'nothing'"),
-        ("{file}", r"model\.py: name the function too, as in .*model\.py:build"),
+        ("{file}", r"model\.py: the function in the file is not named; expected .*model\.py:build"),
         ("{file}:bild", "unknown attribute.*'bild'; did you mean: .*build"),
         ("{file}:number", r"number returns builtins\.int; expected a distir Function"),
         (

@@ -136,7 +136,7 @@ def test_sizes_written_as_sums_follow_their_terms() -> None:
 def test_a_batch_that_is_a_multiple_of_a_size_is_refused(rows: str) -> None:
     made = model({"x": (FLOAT, [rows, 6])}, [node("MatMul", "x w", "y")], "y", {"w": weights(6, 4)})
     workload = Workload(model=load_model(lambda: made), batch_size=8)
-    with pytest.raises(ImportModelError, match="leaves open how many of its rows are one sample"):
+    with pytest.raises(ImportModelError, match="leaves open how many of its rows make one sample"):
         _ = workload.program
 
 

@@ -432,7 +432,7 @@ def test_fused_products(name: str) -> None:
 
 def test_an_unknown_activation_of_a_fused_op_is_named() -> None:
     node = runtime("FusedGemm", "x w", "y", activation="Mystery")
-    with pytest.raises(UnsupportedOpError, match=r"Mystery.*known are Clip"):
+    with pytest.raises(UnsupportedOpError, match=r"Mystery.*expected one of Clip"):
         computed([node], {"x": random(5, 6)}, {"w": random(6, 7)}, "y")
 
 

@@ -48,7 +48,7 @@ def test_copies_are_one_parameter_and_compute_the_same() -> None:
     assert parameter_count(imported.function) == WORDS * SIZE + SIZE * SIZE + SIZE
     (note,) = imported.function.notes
     assert "head has the values of table, transposed" in note
-    assert note.endswith("here they are one; likewise 1 other")
+    assert note.endswith("they are treated as one parameter; likewise 1 other")
     (ids,) = imported.function.inputs
     words = np.random.default_rng(0).integers(0, WORDS, ids.type.shape)
     (found,) = evaluate(imported.function, [words], imported.weights)

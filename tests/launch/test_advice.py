@@ -16,7 +16,7 @@ NAMES = [entry.name for entry in TARGETS]
 MODEL = "llama3.2-1b"
 LEFT_OPEN = ("auto", "$(a command)", None)
 """Values that say nothing; None: the option is not there."""
-TOLD = re.compile(r"state it by --set ([^ =]+)=VALUE")
+TOLD = re.compile(r"state it with --set ([^ =]+)=VALUE")
 
 
 def left_open(

@@ -108,7 +108,9 @@ def test_a_padded_vocabulary_is_stated_and_read_or_refused(
     ]
     model = ["--model", "llama3-8b", "--cluster", "hgx-h100", "--batch-size", "8"]
     line = refused(capsys, "launch", *model, *plan, "--target", "torchtitan", "--to", "titan")
-    assert "vocabulary_multiple = 128 cannot be stated: torchtitan pads no vocabulary" in line
+    assert (
+        "vocabulary_multiple = 128 cannot be stated: torchtitan does not pad the vocabulary" in line
+    )
 
 
 @pytest.mark.slow(seconds=5)
@@ -199,7 +201,7 @@ def test_what_a_better_plan_needs_beside_its_options_is_told(
         assert len(needed) == (pp > 1)
         assert all(f"num_stages={pp}" in reason for reason in needed)
     assert main([*TRAINED]) == 0
-    assert "needs pipeline: the script must make PipelineModule" in capsys.readouterr().out
+    assert "needs pipeline: the script must build a PipelineModule" in capsys.readouterr().out
 
 
 @pytest.mark.slow(seconds=10)
@@ -271,7 +273,7 @@ def test_what_cannot_be_stated_is_refused_with_the_nearest_and_its_price(
 ) -> None:
     plan = ["--dp", "8", "--zero", "1", "--target", "torchtitan", "--to", "out"]
     said = refused(capsys, "launch", *MODEL, *plan)
-    assert "zero = 1 cannot be said; nearest: zero 3, keep_gathered parameters (" in said
+    assert "zero = 1 cannot be stated; nearest: zero 3, keep_gathered parameters (" in said
     assert "% time" in said
     assert not (folder / "out").exists()
 
@@ -373,10 +375,10 @@ REST = (
         (f"{SCRIPT}{REST}--micro-batch-size 1 --rampup-batch-size 1 1 9", "--batch-size"),
         (f"{SCRIPT}{REST}".replace("--nproc-per-node 8", ""), "--devices"),
         (f"{SCRIPT}{REST}", "--micro-batch-size"),
-        ("#!/bin/bash\nls -l\n", "nothing here"),
-        ("", "nothing here"),
+        ("#!/bin/bash\nls -l\n", "it has no options of"),
+        ("", "it has no options of"),
         ("-" * 5_000_000, "characters"),
-        ("\0", "zero bytes"),
+        ("\0", "it contains null bytes"),
     ],
 )
 def test_a_bad_script_is_one_line(
@@ -447,7 +449,7 @@ def test_what_is_stated_of_nothing_is_refused(
 ) -> None:
     (folder / "launch.sh").write_text(f"{SCRIPT}{REST}--micro-batch-size 2")
     line = refused(capsys, "read", "launch.sh", "--set", "MBS=4")
-    assert "launch.sh has no such variable, and megatron 0.19 no such option" in line
+    assert "launch.sh has no such variable, and megatron 0.19 has no such option" in line
 
 
 @pytest.mark.parametrize(
@@ -521,13 +523,15 @@ def test_an_option_that_is_not_understood_is_ignored_when_asked(
     command = json_of(capsys, *LAUNCH)["command"]
     script.write_text(f"{command.strip()} --greet-the-operator twice\n")
     read = ["read", str(script), "--cluster", "hgx-h100", "--trials", "0"]
-    assert "state --ignore=--greet-the-operator" in refused(capsys, *read)
+    assert "add --ignore=--greet-the-operator" in refused(capsys, *read)
     plain = json_of(capsys, *read, "--ignore=--greet-the-operator")
     ignored = [each for each in plain["not_modelled"] if each["option"] == "--greet-the-operator"]
-    assert [(each["value"], each["reason"]) for each in ignored] == [("twice", "ignored, as asked")]
+    assert [(each["value"], each["reason"]) for each in ignored] == [
+        ("twice", "ignored, as requested")
+    ]
     assert "is not in" in refused(capsys, *read, "--ignore=--greet")
     known = refused(capsys, *read, "--ignore=--greet-the-operator", "--ignore=--bf16")
-    assert "it is understood" in known
+    assert "the option is understood" in known
 
 
 @pytest.mark.parametrize(("devices", "nodes"), [(12, 2), (9, 3), (20, 4), (16, 2), (6, 1)])
@@ -558,7 +562,7 @@ def test_nothing_is_written_for_devices_that_a_framework_does_not_run_on(
     capsys: pytest.CaptureFixture[str], folder: Path, target: str
 ) -> None:
     model = ["--model", "llama3.2-1b", "--cluster", "tpu-v5p", "--batch-size", "16"]
-    told = "nothing is written for TPU-v5p-95GB, whose programs go through xla"
+    told = "cannot write a launch for TPU-v5p-95GB, whose platform is xla"
     launch = ["launch", *model, "--dp", "8", "--target", target, "--to", "out"]
     assert told in refused(capsys, *launch)
     search = ["run", *model, "--devices", "8", "--no-tracking", "--launch", f"{target}:out"]
@@ -576,7 +580,7 @@ def test_what_no_option_says_of_a_workload_is_told_before_the_search(
     assert told.out == ""
     launch = ["launch", "--model", "llama3-8b", "--precision", "fp8", "--dp", "4"]
     assert main([*launch, "--target", "nanotron"]) == 2
-    assert "precision = fp8 is nothing that model.dtype says" in capsys.readouterr().err
+    assert "precision = fp8 cannot be stated by model.dtype" in capsys.readouterr().err
 
 
 def test_attention_that_no_file_states_is_told_and_not_counted(
@@ -640,7 +644,7 @@ def test_models_without_a_sequence_are_for_frameworks_that_take_any_model(
     launch = ["launch", *plan, "--target", target]
     if target in LENGTHS:
         line = refused(capsys, *launch)
-        assert f"the model has no sequence, whose length {LENGTHS[target]} states" in line
+        assert f"the model has no sequence, so {LENGTHS[target]} cannot be stated" in line
     else:
         written = json_of(capsys, *launch)["files"].values()
         assert not any("None" in text or "null" in text for text in written)
@@ -683,8 +687,8 @@ def test_a_study_is_not_resumed_for_another_framework(
     begun_for(capsys)
     resume = ["run", *STUDY, "--resume", "--no-tracking", "--launch"]
     assert (
-        "it was begun with --launch torchtitan:…, here it is --launch megatron:…; leave --launch "
-        "out"
+        "it was started with --launch torchtitan:…, here it is --launch megatron:…; leave out "
+        "--launch"
     ) in refused(capsys, *resume, "megatron:other")
     assert "here it is --launch torchtitan:… --search-all" in refused(
         capsys, *resume, "torchtitan:other", "--search-all"

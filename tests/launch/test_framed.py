@@ -43,7 +43,9 @@ def test_a_study_of_the_command_line_is_resumed_in_python(
     other = load_problem_for("llama3.2-1b", framework="megatron", **STATED)
     with pytest.raises(DistirError, match="framework = torchtitan, here with framework = megatron"):
         tune(other, **KEPT)
-    with pytest.raises(DistirError, match=r"load_problem_for$"):
+    with pytest.raises(
+        DistirError, match=r"; autotune\.launch\.load_problem_for makes a problem for a framework"
+    ):
         tune("llama3.2-1b", **STATED, **KEPT)
 
 

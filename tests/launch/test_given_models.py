@@ -76,7 +76,7 @@ def test_stages_are_those_of_the_model_that_is_given(
     read = json_of(capsys, "read", "launch.sh", *CLUSTER, "--model", "gpt3-350m", "--trials", "0")
     told = {each["option"]: each for each in read["not_modelled"]}
     assert told["--num-layers"]["value"] == 12
-    assert "--model says 24" in told["--num-layers"]["reason"]
+    assert "--model has 24" in told["--num-layers"]["reason"]
     assert len(read["simulated"]["stages"]) == 2
     read = json_of(capsys, "read", "launch.sh", *CLUSTER, "--model", "gpt2", "--trials", "0")
     assert "--num-layers" not in {each["option"] for each in read["not_modelled"]}

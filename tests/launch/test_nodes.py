@@ -108,7 +108,7 @@ def test_devices_that_need_more_nodes_than_there_are_are_refused() -> None:
     with pytest.raises(LaunchError, match="11 nodes of 2 devices"):
         as_launched(small(4, 22), 2)
     problem = problem_on(small(4, 22), 22)
-    with pytest.raises(LaunchError, match="as many processes on every node"):
+    with pytest.raises(LaunchError, match="equally many processes on every node"):
         launched(problem, TARGETS.get("megatron"), Strategy(dp=22))
 
 
@@ -168,5 +168,5 @@ def test_nodes_that_a_file_states_are_simulated(
 def test_reports_say_which_nodes_are_launched(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", *MODEL, *PLANS["megatron"], "--target", "megatron"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "As megatron runs it, on 3 nodes of 4 devices and not of 8:" in text
+    assert "As megatron runs it, on 3 nodes of 4 devices instead of 8:" in text
     assert "3 nodes of 4 devices are launched" in text

@@ -46,7 +46,7 @@ def test_deepspeed_has_checkpoints_on_hosts_and_is_read_back(
     strategy = json.loads(capsys.readouterr().out)["strategy"]
     assert (strategy["offload"], strategy["recompute"]) == ("activations", "full")
     assert written("deepspeed", tmp_path / "other", *plan) != 0
-    assert "cpu_checkpointing has checkpoints on the host" in capsys.readouterr().err
+    assert "cpu_checkpointing keeps only checkpoints on the host" in capsys.readouterr().err
 
 
 @pytest.mark.not_quick
@@ -56,7 +56,7 @@ def test_disks_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     config = folder / "ds_config.json"
     config.write_text(config.read_text().replace('"cpu"', '"nvme"'))
     assert main(["read", str(folder / "launch.sh"), "--cluster", "dgx-a100"]) != 0
-    assert "offload_optimizer.device is 'nvme'; what is simulated is cpu or none" in (
+    assert "offload_optimizer.device is 'nvme'; only cpu and none are simulated" in (
         capsys.readouterr().err
     )
 

@@ -195,7 +195,7 @@ def test_what_is_stated_holds_whatever_the_script_says() -> None:
 
 
 def test_a_blank_behind_the_sign_of_a_continued_line_is_told() -> None:
-    with pytest.raises(LaunchError, match=r"line 2: a blank follows the \\ at its end"):
+    with pytest.raises(LaunchError, match=r"line 2: a blank follows the \\ at the end of the line"):
         read_script("true\nrun --a \\ \n  --b")
 
 

@@ -227,19 +227,22 @@ def test_what_is_read_is_what_would_be_launched(style: str, tmp_path: Path) -> N
          "--devices"),
         ({"launch.sh": SLURM.replace("TP=${TP:-2}", "")}, "--set PARALLEL="),
         ({"ds_config.json": AUTO}, "--set train_micro_batch_size_per_gpu=VALUE"),
-        ({"ds_config.json": AUTO.replace('{"bf16"', '{"bf16"', 1)}, "which the program decides"),
+        (
+            {"ds_config.json": AUTO.replace('{"bf16"', '{"bf16"', 1)},
+            "which leaves the value to the program",
+        ),
         (
             {
                 "launch.sh": f"if [ $X = 1 ]; then torchrun pretrain_gpt.py {MODEL}\n"
                 f"else torchrun pretrain_gpt.py {MODEL} --bf16\nfi"
             },
-            "which of 2 commands runs",
+            "which of 2 commands is run",
         ),
-        ({"launch.sh": LOGGED}, "--set WANDB_KEY=VALUE, or its words by --set LOGGING="),
+        ({"launch.sh": LOGGED}, "--set WANDB_KEY=VALUE, or its words with --set LOGGING="),
         ({"launch.sh": f"python pretrain_bert.py {MODEL}"}, "pretrain_bert.py trains another kind"),
         (
             {"config.yaml": NANOTRON.replace("attention_bias: false", MOE)},
-            "num_experts is 8; what is read of nanotron has no experts",
+            "num_experts is 8; nanotron's models with experts cannot be read",
         ),
         ({"config.yaml": ""}, "empty; expected options"),
         ({"launch.sh": "deepspeed --hostfile h train.py --deepspeed ds_config.json",
@@ -249,7 +252,7 @@ def test_what_is_read_is_what_would_be_launched(style: str, tmp_path: Path) -> N
 def test_what_depends_on_what_runs_is_asked_for(
     files: Mapping[str, str], named: str, tmp_path: Path
 ) -> None:
-    devices = 8 if named.startswith(("--set train", "which the")) else None
+    devices = 8 if named.startswith(("--set train", "which leaves")) else None
     with pytest.raises(LaunchError, match=named):
         read_in(tmp_path, files, Stated(devices=devices, model="llama3-8b"))
 
@@ -275,7 +278,10 @@ LAYOUT_OF_BRIDGE = """model.pipeline_model_parallel_size=2 \\
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        (f"{GPT} --bf16 --fp16", "--bf16 and --fp16 contradict each other: Megatron-LM refuses"),
+        (
+            f"{GPT} --bf16 --fp16",
+            "--bf16 and --fp16 contradict each other, and Megatron-LM refuses",
+        ),
         (f"{GPT} {LAYOUT} {CHUNKS}", "layout and --num-virtual-stages-per-pipeline-rank contra"),
         (
             f"{GPT} {CHUNKS} --num-layers-per-virtual-pipeline-stage 3",
@@ -484,7 +490,7 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(LaunchError) as raised:
         read_in(tmp_path, files, Stated())
     line = str(raised.value)
-    assert f"{', '.join(more)} are no options of megatron" in line
+    assert f"{', '.join(more)} are not options of megatron" in line
     assert "did you mean --tensor-model-parallel-size for --tensor-model-paralel-size?" in line
     ignored = tuple(re.findall("--ignore=([a-z-]+)", line))
     assert {
@@ -494,7 +500,7 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
 
 def test_of_very_much_that_is_not_understood_some_is_told(tmp_path: Path) -> None:
     more = " ".join(f"--greeting-{number}" for number in range(100))
-    with pytest.raises(LaunchError, match=r"--greeting-19 and 80 more are no options"):
+    with pytest.raises(LaunchError, match=r"--greeting-19 and 80 more are not options"):
         read_in(tmp_path, {"launch.sh": f"{GPT} {more}"}, Stated())
 
 
@@ -513,7 +519,7 @@ def test_what_a_framework_has_no_more_is_refused_with_what_to_state(
     """It stops at it; a note beside the option's default would be about another run."""
     files = {"launch.sh": f"{script.rstrip()} {removed}"}
     option = removed.split(maxsplit=1)[0]
-    with pytest.raises(LaunchError, match=f"stops at {option}.*--{name}.*--ignore={option}"):
+    with pytest.raises(LaunchError, match=f"refuses {option}.*--{name}.*--ignore={option}"):
         read_in(tmp_path, files, Stated())
     reading = read_in(tmp_path, files, Stated(settings={name: value}, ignored=(option,)))
     assert reading.options[f"--{name}"] == value
@@ -706,7 +712,7 @@ def test_a_command_that_a_loop_makes_is_read_with_what_is_stated(tmp_path: Path)
       CMD="{GPT} --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP"
       srun bash -c "$CMD"
     done"""
-    with pytest.raises(LaunchError, match=r"\$TP depends on what runs.*--set TP="):
+    with pytest.raises(LaunchError, match=r"\$TP is known only at run time.*--set TP="):
         read_in(tmp_path, {"launch.sh": script}, Stated())
     stated = Stated(settings={"TP": "4", "PP": "2"})
     strategy = read_in(tmp_path, {"launch.sh": script}, stated).strategy
@@ -717,7 +723,7 @@ def test_a_variable_that_may_be_a_launch_is_asked_for(tmp_path: Path) -> None:
     script = f"if [ $X = 1 ]; then CMD='{GPT}'; fi\nsrun bash -c \"$CMD\""
     with pytest.raises(LaunchError, match=r"'\$CMD' may be the launch.*--set CMD=") as raised:
         read_in(tmp_path, {"launch.sh": script}, Stated())
-    assert "nothing here is an option" not in str(raised.value)
+    assert "it has no options of" not in str(raised.value)
     assert read_in(tmp_path, {"launch.sh": script}, Stated(settings={"CMD": GPT})).strategy.dp == 8
 
 
@@ -742,7 +748,7 @@ def test_recomputation_of_more_than_is_simulated_needs_less_memory(
     reasons = [note.reason for note in reading.not_modelled if note.what == option]
     assert len(reasons) == (more is not None)
     for reason in reasons:
-        assert (f"without {more}, so that less memory" in reason) == bool(more)
+        assert (f"but not {more}, so less memory" in reason) == bool(more)
 
 
 TP = "--tensor-model-parallel-size"
@@ -755,7 +761,10 @@ TP = "--tensor-model-parallel-size"
             f"{GPT} {TP} 2\n{GPT} {TP} 4",
             f"2 commands could be read: 'pretrain_gpt.py {TP} 2', 'pretrain_gpt.py {TP} 4'; ",
         ),
-        (f"{GPT}\n{GPT} --bf16", "'pretrain_gpt.py', 'pretrain_gpt.py --bf16'; expected one"),
+        (
+            f"{GPT}\n{GPT} --bf16",
+            "'pretrain_gpt.py', 'pretrain_gpt.py --bf16'; expected a single one",
+        ),
         (f'sh -c "{GPT} --bf16"\nsh -c "{GPT} --fp16"', "'pretrain_gpt.py --fp16'"),
         (f"{TITAN}\n{TITAN.replace('3_8b', '3_70b')}", "'torchtitan.train --config llama3_8b'"),
         ("\n".join(f"{GPT} {TP} {tp}" for tp in (1, 2, 4, 8)), f"'pretrain_gpt.py {TP} 4', 1 more"),
@@ -809,9 +818,9 @@ def test_a_command_that_two_frameworks_know_is_one_launch(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("between", "told"),
     [
-        ("", "behind the end of pretrain_gpt.py"),
-        (" \\\n  # --fp16 \\", "behind the end of pretrain_gpt.py"),
-        (" \\ ", "a blank follows the \\ at its end"),
+        ("", "after the end of pretrain_gpt.py"),
+        (" \\\n  # --fp16 \\", "after the end of pretrain_gpt.py"),
+        (" \\ ", "a blank follows the \\ at the end of the line"),
     ],
 )
 @pytest.mark.parametrize("option", ["--bf16", "--tensor-model-parallel-size 2"])

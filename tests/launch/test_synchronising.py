@@ -7,7 +7,7 @@ import pytest
 from autotune.cli import main
 
 REASONS = {
-    "torchtitan": "a launch per replica, which a Lighthouse of torchft joins",
+    "torchtitan": "need one launch per replica, joined by a Lighthouse of torchft",
     "megatron": "megatron has no option for it",
     "deepspeed": "deepspeed has no option for it",
     "accelerate": "accelerate has no option for it",

@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_said() -> None:
     table = Simulator(workload, cluster).simulate_many([Strategy(), Strategy(dp=3)])
     assert not table.feasible.any()
     assert "out of memory" in str(table.reason(0))
-    assert "does not divide" in str(table.reason(1))
+    assert "is not divisible by" in str(table.reason(1))
     assert np.isfinite(table.metrics["iteration_seconds"]).tolist() == [True, False]
 
 

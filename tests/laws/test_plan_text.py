@@ -80,13 +80,13 @@ def test_the_text_shows_what_devices_run(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("pattern", "replacement", "message"),
     [
-        ("plan 1", "plan 9", "no plan"),
+        ("plan 1", "plan 9", "this is not a plan"),
         (r"cuts \[.*\]", "cuts", "no line 'cuts'"),
-        (r'"dp": 2', '"dp": 4', "does not divide|planned otherwise"),
+        (r'"dp": 2', '"dp": 4', "is not divisible by|planned differently"),
         (r'"dp": 2', '"dq": 2', "unknown strategy key"),
         (r"0F0 0F1", "0F1 0F9", "0F[09]|microbatch"),
-        (r"blocks \d.*\n(.*\n)*", "", "planned otherwise"),
-        ("AllReduce", "Identity", "planned otherwise"),
+        (r"blocks \d.*\n(.*\n)*", "", "planned differently"),
+        ("AllReduce", "Identity", "planned differently"),
     ],
 )
 def test_damage_is_noticed(plan: Plan, pattern: str, replacement: str, message: str) -> None:
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
         load_plan(tmp_path / "none.plan")
     path = tmp_path / "other"
     path.write_text("hello")
-    with pytest.raises(StrategyError, match="no plan"):
+    with pytest.raises(StrategyError, match="this is not a plan"):
         load_plan(path)
 
 

@@ -127,8 +127,8 @@ def test_inputs_are_ids_and_nodes_know_their_layer() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"heads": 5}, r"hidden \(12\) does not divide by heads \(5\)"),
-        ({"kv_heads": 3, "fused_qkv": False}, r"heads \(4\) does not divide by kv_heads \(3\)"),
+        ({"heads": 5}, r"hidden \(12\) is not divisible by heads \(5\)"),
+        ({"kv_heads": 3, "fused_qkv": False}, r"heads \(4\) is not divisible by kv_heads \(3\)"),
         ({"kv_heads": 2}, "fused_qkv needs as many kv_heads"),
         ({"layers": 0}, "layers must be at least 1"),
     ],
@@ -182,7 +182,7 @@ def test_a_vision_transformer_reads_every_patch() -> None:
     pixels[1, :, -1, -1] += 1
     change = np.abs(run(function, pixels) - scores).max(axis=1)
     assert change[0] == 0 < change[1]
-    with pytest.raises(ImportModelError, match="image size 12 does not divide by patch size 5"):
+    with pytest.raises(ImportModelError, match="image size 12 is not divisible by patch size 5"):
         replace(config, patch=5)
 
 

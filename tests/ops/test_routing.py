@@ -166,7 +166,7 @@ def _by_definition(tokens: Any, weights: dict[str, Any], experts: Experts) -> An
 def test_the_fullest_expert_sets_the_slots() -> None:
     model = load_model("mixtral-8x7b", imbalance=1.5)
     assert Workload(model=model, sequence_length=4096).sequence_lengths == (4096, 1536)
-    with pytest.raises(ImportModelError, match="is about experts, but gpt2 has none"):
+    with pytest.raises(ImportModelError, match="applies to experts, but gpt2 has none"):
         load_model("gpt2", imbalance=2.0)
     with pytest.raises(ImportModelError, match=r"imbalance is 0\.5; expected at least 1"):
         load_model("mixtral-8x7b", imbalance=0.5)

@@ -200,8 +200,8 @@ def test_a_model_without_axes_to_split_is_told_in_one_line(
     assert main(["grid", "--model", f"{file}:model", "--axes", "auto"]) == 2
     (told,) = capsys.readouterr().err.strip().splitlines()
     assert told == (
-        "autotune: error: axes: auto finds nothing to split: the model has no axis but that of its "
-        "samples; leave it out"
+        "autotune: error: axes: auto finds nothing to split: the model has no axis other than that "
+        "of its samples; leave it out"
     )
 
 

@@ -47,13 +47,13 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
     "dp divides the batch": (
         Facts(6),
         Strategy(dp=4),
-        "the batch (6) does not divide by dp = 4; dp = 1, 2, 3, 6 would do",
+        "the batch (6) is not divisible by dp = 4; dp = 1, 2, 3, 6 would do",
     ),
     "microbatches divide a replica's share": (
         Facts(12),
         Strategy(dp=2, microbatches=4),
         (
-            "each replica's share of the batch (12 / 2 = 6) does not divide by microbatches = 4; "
+            "each replica's share of the batch (12 / 2 = 6) is not divisible by microbatches = 4; "
             "microbatches = 1, 2, 3, 6 would do"
         ),
     ),
@@ -61,7 +61,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(internal_axes=(("heads", 8), ("ffn", 64)), inner=(("heads", 4),)),
         Strategy(tp=64),
         (
-            "heads (8, each of 4 queries) does not divide by tp = 64; "
+            "heads (8, each of 4 queries) is not divisible by tp = 64; "
             "tp = 1, 2, 4, 8, 16, 32 would do"
         ),
     ),
@@ -69,7 +69,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(),
         Strategy(sequence_parallel=True),
         (
-            "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp; "
+            "sequence_parallel needs tp > 1: it splits the sequence over the devices of tp; "
             "sequence_parallel = false would do"
         ),
     ),
@@ -77,7 +77,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(sequence_lengths=(36, 24)),
         Strategy(cp=2, tp=4, sequence_parallel=True),
         (
-            "the sequence (36) does not divide by cp x tp = 2 x 4 = 8 with sequence_parallel; "
+            "the sequence (36) is not divisible by cp x tp = 2 x 4 = 8 with sequence_parallel; "
             "cp = 1, 3 or tp = 2, 3, 6 or sequence_parallel = false would do"
         ),
     ),
@@ -92,8 +92,8 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         ),
         Strategy(tp=6, ep=3, etp=2),
         (
-            "etp = 2 leaves 3 of the tp = 6 devices to share experts, and these cannot be some of "
-            "those that split groups (2); etp = 0, 1, 3, 6 would do"
+            "etp = 2 leaves 3 of the tp = 6 devices to share experts, but these cannot be taken "
+            "from those that split groups (2); etp = 0, 1, 3, 6 would do"
         ),
     ),
     "ep divides experts and devices": (
@@ -105,15 +105,15 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         EXPERTS,
         Strategy(dp=2, tp=4, ep=8, axes="tp=heads,ffn"),
         (
-            "ep = 8 is shared along tp, whose list axes state; experts* in that list splits "
-            "experts without ep; ep = 1, 2 would do"
+            "ep = 8 is shared along tp, for which axes state a list; put experts* into that list "
+            "to split experts without ep; ep = 1, 2 would do"
         ),
     ),
     "an exchange of keys has devices of cp": (
         Facts(),
         Strategy(cp_exchange="ring"),
         (
-            "cp_exchange = ring needs cp > 1: it is how cp brings keys together; "
+            "cp_exchange = ring needs cp > 1: it states how cp brings keys and values together; "
             "cp_exchange = gather would do"
         ),
     ),
@@ -121,7 +121,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(),
         Strategy(cp=2, cp_exchange="ring", axes="cp=sequence"),
         (
-            "cp_exchange = ring decides the list of cp, and axes state it already; "
+            "cp_exchange = ring decides the list of cp, but axes state one already; "
             "cp_exchange = gather would do"
         ),
     ),
@@ -141,7 +141,11 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
     "a mesh of one's own has all devices of tp": (
         Facts(),
         Strategy(tp=8, axes="data:2=batch;model:2=heads"),
-        "axes state a mesh of data x model = 2 x 2 = 4 for the devices of tp = 8; tp = 4 would do",
+        (
+            "axes state a mesh of data x model = 2 x 2 = 4, but it must have the devices of tp = "
+            "8; "
+            "tp = 4 would do"
+        ),
     ),
     "stated lists have devices": (
         Facts(),
@@ -152,7 +156,8 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(),
         Strategy(tp=2, sequence_parallel=True, axes="tp=heads"),
         (
-            "sequence_parallel adds to the list of tp; where axes state it, add sequence; "
+            "sequence_parallel adds to the list of tp, which axes state here; add sequence to that "
+            "list instead; "
             "sequence_parallel = false would do"
         ),
     ),
@@ -198,7 +203,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(num_blocks=12),
         Strategy(recompute="full", recompute_every=13),
         (
-            "recompute_every = 13, but the model has 12 blocks, so that nothing would be "
+            "recompute_every = 13, but the model has 12 blocks, so nothing would be "
             "recomputed; recompute_every = 1 would do"
         ),
     ),
@@ -214,7 +219,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(),
         Strategy(recompute="full", recompute_every=2, recompute_layers=3),
         (
-            "recompute_layers = 3 and recompute_every = 2 both say which layers recompute; "
+            "recompute_layers = 3 and recompute_every = 2 both state which layers recompute; "
             "recompute_layers = 0 or recompute_every = 1 would do"
         ),
     ),
@@ -227,7 +232,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(),
         Strategy(dp=4, zero_degree=2),
         (
-            "zero_degree = 2 says how far zero shards, but zero is 0; "
+            "zero_degree = 2 states how far zero shards, but zero is 0; "
             "zero = 1, 2, 3 or zero_degree = 0 would do"
         ),
     ),
@@ -240,7 +245,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         EXPERTS,
         Strategy(dp=8, ep=4, zero=1, zero_degree=2),
         (
-            "zero_degree = 2 does not divide by the 4 replicas of ep = 4; "
+            "zero_degree = 2 is not divisible by the 4 replicas of ep = 4; "
             "zero_degree = 0, 4, 8 would do"
         ),
     ),
@@ -248,7 +253,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         FORWARD_ONLY,
         Strategy(offload="optimizer"),
         (
-            "offload = optimizer is about what training keeps, and inference keeps nothing; "
+            "offload = optimizer applies to what training keeps, and inference keeps nothing; "
             "leave it out"
         ),
     ),
@@ -256,7 +261,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         FORWARD_ONLY,
         Strategy(dp=2, sync_every=8),
         (
-            "sync_every = 8 is about parameters that change, and inference changes none; "
+            "sync_every = 8 applies to parameters that change, and inference changes none; "
             "sync_every = 1 would do"
         ),
     ),
@@ -269,8 +274,8 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Facts(),
         Strategy(dp=2, zero=1, sync_every=8),
         (
-            "sync_every = 8 with zero = 1: between synchronisations replicas have parameters and "
-            "moments of their own, which ZeRO would share out among them; zero = 0 or "
+            "sync_every = 8 with zero = 1: between synchronisations, replicas have parameters and "
+            "moments of their own, which ZeRO would shard among them; zero = 0 or "
             "sync_every = 1 would do"
         ),
     ),
@@ -278,8 +283,8 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         EXPERTS,
         Strategy(dp=8, ep=4, sync_every=8),
         (
-            "sync_every = 8 with ep = 4: 4 replicas share experts, which they would have to "
-            "synchronise in every step; ep = 1 or sync_every = 1 would do"
+            "sync_every = 8 with ep = 4: 4 replicas share experts, which would have to be "
+            "synchronised in every step; ep = 1 or sync_every = 1 would do"
         ),
     ),
     "replicas that synchronise rarely split samples": (
@@ -287,7 +292,7 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Strategy(dp=2, sync_every=8, axes="dp=ffn,batch"),
         (
             "sync_every = 8, but axes state a list of dp: replicas that synchronise rarely split "
-            "nothing but samples, which they do without a list; sync_every = 1 would do"
+            "only samples, and need no list for that; sync_every = 1 would do"
         ),
     ),
     "outer steps follow others": (
@@ -295,7 +300,8 @@ BROKEN: dict[str, tuple[Facts, Strategy, str]] = {
         Strategy(dp=2, outer_optimizer="nesterov"),
         (
             "outer_optimizer = nesterov with sync_every = 1: replicas that synchronise in every "
-            "step differ by nothing that it could make a step along; outer_optimizer = mean or "
+            "step do not differ, so an outer optimizer has nothing to do; outer_optimizer = mean "
+            "or "
             "sync_every = 8, 64, 512 would do"
         ),
     ),
@@ -435,7 +441,9 @@ def test_a_reason_tells_the_sequence_from_what_runs_along_it() -> None:
     plan = Strategy(cp=4, tp=4, sequence_parallel=True)
     reason = explain(rules_of(Facts(sequence_lengths=(64, 24))), plan)
     assert reason is not None
-    assert reason.startswith("what runs along the sequence (24) does not divide by cp x tp = 4 x 4")
+    assert reason.startswith(
+        "the dimension along the sequence (24) is not divisible by cp x tp = 4 x 4"
+    )
 
 
 def test_many_values_are_shortened() -> None:

@@ -116,5 +116,5 @@ def test_a_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean"):
         find_schedule("zb-h3")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ScheduleError, match="not a text in UTF-8"):
+    with pytest.raises(ScheduleError, match="not text in UTF-8"):
         find_schedule(str(tmp_path / "binary"))

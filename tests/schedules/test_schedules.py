@@ -145,7 +145,7 @@ def test_text_may_hold_comments_and_empty_lines() -> None:
         ("0f0", "such as 2F0"),
         ("0F0 (0F1;0B0", "'(0F1;0B0' is not an action"),
         ("0F0 (0B0;0F1)OVERLAP_F_B", "expected a forward pass and a whole backward pass"),
-        ("0F0 (0F1;0W0)OVERLAP_F_B", "'(0F1;0W0)OVERLAP_F_B' is no overlapped pair"),
+        ("0F0 (0F1;0W0)OVERLAP_F_B", "'(0F1;0W0)OVERLAP_F_B' is not an overlapped pair"),
         ("# nothing", "the schedule is empty"),
     ],
 )

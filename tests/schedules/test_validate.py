@@ -19,7 +19,7 @@ from distir.schedules.families.one_f_one_b import one_f_one_b
     [
         ("0F0 0B0\n1F0", "1B0 is missing", "[?]"),
         ("0B0\n1F0 1B0", "0F0 is missing", "[?]"),
-        ("0F0 0F0 0B0", "0F0 is there twice, first on rank 0, position 0", "[0F0]"),
+        ("0F0 0F0 0B0", "0F0 appears twice, first on rank 0, position 0", "[0F0]"),
         ("0B0 0F0", "0B0 uses what 0F0 produces, which comes later", "[0B0]"),
         ("0F0 2F0 2B0 1F0 1B0 0B0", "2F0 uses what 1F0 produces", "[2F0]"),
         ("0F0 0W0 0B0", "0W0 uses what 0B0 produces", "[0W0]"),

@@ -156,7 +156,7 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
     [
         (
             Strategy(dp=2, tp=8),
-            "heads (12) does not divide by tp = 8; tp = 1, 2, 3, 4, 6, 12 would do",
+            "heads (12) is not divisible by tp = 8; tp = 1, 2, 3, 4, 6, 12 would do",
         ),
         (
             Strategy(dp=2, tp=4),
@@ -180,7 +180,7 @@ def test_a_space_of_ten_million_points_is_counted_without_visiting_them() -> Non
         (
             Strategy(dp=16, microbatches=3),
             (
-                "each replica's share of the batch (256 / 16 = 16) does not divide by "
+                "each replica's share of the batch (256 / 16 = 16) is not divisible by "
                 "microbatches = 3; microbatches = 1, 2, 4, 8, 16 would do"
             ),
         ),
@@ -203,7 +203,7 @@ def test_an_empty_space_says_which_choice_is_missing() -> None:
 def test_a_batch_that_does_not_divide_is_explained() -> None:
     reason = small_space(Facts(batch_size=24)).explain(Strategy(dp=16))
     assert reason == (
-        "the batch (24) does not divide by dp = 16; dp = 1, 2, 3, 4, 6, 8, 12, 24 would do"
+        "the batch (24) is not divisible by dp = 16; dp = 1, 2, 3, 4, 6, 8, 12, 24 would do"
     )
 
 
@@ -218,7 +218,9 @@ def test_a_restricted_space_is_the_part_with_these_values() -> None:
     part = space.restricted(tp=(1, 2), schedule=("gpipe",))
     expected = [s for s in space.enumerate() if s.tp in (1, 2) and s.schedule == "gpipe"]
     assert list(part.enumerate()) == expected
-    with pytest.raises(ValueError, match="unknown dimension 'tq'; known are axes, tp, cp, seq"):
+    with pytest.raises(
+        ValueError, match="unknown dimension 'tq'; expected one of axes, tp, cp, seq"
+    ):
         space.restricted(tq=(1,))
 
 
@@ -399,11 +401,11 @@ def test_a_space_that_is_not_there_is_refused() -> None:
     [
         (
             Strategy(dp=16, sequence_parallel=True),
-            "sequence_parallel needs tp > 1: it rests the sequence on the devices of tp",
+            "sequence_parallel needs tp > 1: it splits the sequence over the devices of tp",
         ),
         (
             Strategy(cp=16),
-            "the sequence (1000) does not divide by cp = 16; cp = 1, 2, 4, 5, 8, 10, 20, 25, 40",
+            "the sequence (1000) is not divisible by cp = 16; cp = 1, 2, 4, 5, 8, 10, 20, 25, 40",
         ),
         (
             Strategy(pp=4, dp=4, schedule="interleaved", chunks=4, microbatches=4),

@@ -212,7 +212,7 @@ def test_where_no_row_is_left_the_reasons_are_told(
     file = write_csv(tmp_path / "runs.csv", {"hardware": "abacus"}, {"hardware": "abacus"})
     assert main(["calibrate", str(file)]) == 2
     error = capsys.readouterr().err
-    assert "nothing to fit to: 1 x " in error
+    assert "nothing to fit: 1 x " in error
     assert COPY in error
     assert error.count("\n") == 1
 

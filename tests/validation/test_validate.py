@@ -237,7 +237,7 @@ def test_a_plan_that_cannot_be_simulated_is_counted(tmp_path: Path) -> None:
     outcomes, refused = predict([case(heads="3", hidden="255", tp="2")])
     assert outcomes == []
     assert [each.reason for each in refused] == ["not simulated"]
-    assert "does not divide" in refused[0].detail
+    assert "is not divisible by" in refused[0].detail
 
 
 def test_rows_share_planners_without_changing_results() -> None:

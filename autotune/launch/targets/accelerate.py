@@ -74,24 +74,24 @@ def _read_replicas(options: Options, facts: Facts) -> Facts:
     dp, rest = divmod(facts["devices"], others)
     if rest or not dp:
         raise LaunchError(
-            f"{facts['devices']} devices do not divide by tp {facts['tp']} × cp {facts['cp']}; "
-            "state their number by --devices"
+            f"{facts['devices']} devices are not divisible by tp {facts['tp']} × cp {facts['cp']}; "
+            "state their number with --devices"
         )
     kind = str(options.get("distributed_type", "NO")).upper()
     if kind not in ("NO", "MULTI_GPU", "FSDP"):
-        raise LaunchError(f"distributed_type is {shown(kind)}; what is read is FSDP or MULTI_GPU")
+        raise LaunchError(f"distributed_type is {shown(kind)}; expected FSDP or MULTI_GPU")
     if kind != "FSDP":
         return {"dp": dp, "zero": 0, "zero_degree": 0, "keep_gathered": "none"}
     version = typed(int, _VERSION, options.get(_VERSION, 1))
     if version not in (1, 2):
-        raise LaunchError(f"{_VERSION} is {version}; known are 1 and 2")
+        raise LaunchError(f"{_VERSION} is {version}; expected 1 or 2")
     if version == 1:
         option = next((n for n in (_SHARDING, _RESHARD) if n in options), _SHARDING)
         word = str(options.get(option, "FULL_SHARD")).upper()
         word = word if option == _SHARDING else _RESHARDED.get(word, word)
         if word not in _KEEPS:
             known = ", ".join(name for name in _KEEPS if not name.isdigit())
-            raise LaunchError(f"{option} is {shown(word)}; what is read of FSDP 1 is {known}")
+            raise LaunchError(f"{option} is {shown(word)}; expected, for FSDP 1, {known}")
         kept = _KEEPS[word]
     else:
         kept = not truth(_RESHARD, options.get(_RESHARD, True))
@@ -100,7 +100,7 @@ def _read_replicas(options: Options, facts: Facts) -> Facts:
     if copies * shard != dp:
         raise LaunchError(
             f"dp_replicate {copies} × dp_shard {shard} × tp {facts['tp']} × cp {facts['cp']} are "
-            f"not {facts['devices']} devices; state their number by --devices"
+            f"not {facts['devices']} devices; state their number with --devices"
         )
     if shard * facts["cp"] == 1:
         return {"dp": dp, "zero": 0, "zero_degree": 0, "keep_gathered": "none"}
@@ -136,8 +136,8 @@ def _write_precision(facts: Facts) -> Options:
         )
     if facts["gradient_precision"] != "compute" and facts["precision"] != "fp32":
         raise LaunchError(
-            f"gradient_precision = {facts['gradient_precision']} is no option of accelerate: the "
-            "script's mixed-precision policy says it"
+            f"gradient_precision = {facts['gradient_precision']} is not an option of accelerate: "
+            "the script's mixed-precision policy states it"
         )
     return {"mixed_precision": _MIXED[facts["precision"]]}
 
@@ -181,7 +181,7 @@ ROWS: tuple[Row, ...] = (
         },
     ),
     offloaded_by_fsdp(f"{_F}offload_params"),
-    unsaid("pp", 1, "there is no size for a pipeline"),
+    unsaid("pp", 1, "there is no option for a pipeline"),
     unsaid("schedule", "1f1b", "there is no pipeline"),
     unsaid("chunks", 1, "there is no pipeline"),
     unsaid("placement", PLACEMENT, "tp, cp, dp from the nearest"),
@@ -199,19 +199,19 @@ ROWS: tuple[Row, ...] = (
 
 
 def _no_pipeline(pp: int) -> str | None:
-    return None if pp == 1 else f"pp = {pp} cannot be stated: accelerate has no such size"
+    return None if pp == 1 else f"pp = {pp} cannot be stated: accelerate has no pipeline"
 
 
 def _sharded(zero: int, zero_degree: int, dp: int, tp: int, cp: int) -> str | None:
     if zero not in (0, 3):
-        return f"FSDP2 shards parameters: zero = {zero} cannot be said"
+        return f"FSDP2 shards parameters: zero = {zero} cannot be stated"
     if zero == 0 and tp * cp > 1:
-        return f"tp = {tp} and cp = {cp} go with FSDP2, which shards: zero = 0 cannot be said"
+        return f"tp = {tp} and cp = {cp} need FSDP2, which shards: zero = 0 cannot be stated"
     shard = zero_degree or dp
     if zero and shard * cp == 1:
-        return "zero shards over one device: that is zero = 0"
+        return "zero would shard over one device, which is the same as zero = 0"
     if zero and dp > shard == 1 and tp * cp > 1:
-        return f"{dp} copies without shards do not go with tp = {tp} and cp = {cp}"
+        return f"{dp} copies without shards do not go together with tp = {tp} and cp = {cp}"
     return None
 
 
@@ -250,7 +250,7 @@ LIMITS: tuple[Limit, ...] = (
     only(
         "recompute",
         ("none", "full"),
-        "activation checkpointing is of whole layers",
+        "activation checkpointing applies to whole layers",
         {"recompute": "full"},
         {"recompute": "none"},
     ),
@@ -260,7 +260,7 @@ LIMITS: tuple[Limit, ...] = (
 def _missing(facts: Facts) -> Iterator[Note]:
     yield Note(
         "script",
-        f"train.py: a script of yours that takes {MICRO}, {TIMES} and {LENGTHS[0]}, as "
+        f"train.py: your own script, which takes {MICRO}, {TIMES} and {LENGTHS[0]}, as "
         "transformers' Trainer does",
     )
     yield Note("model", "the script loads model, data and tokenizer, and makes the optimizer")
@@ -271,10 +271,10 @@ def _missing(facts: Facts) -> Iterator[Note]:
 def _approximated(facts: Facts) -> Iterator[Note]:
     if facts["recompute"] == "full":
         yield Note(
-            "recompute", "a layer runs again no further than its backward pass needs (needed)"
+            "recompute", "a layer runs again only as far as its backward pass needs (needed)"
         )
     if facts["optimizer"] != "adam":
-        yield Note("optimizer", f"{facts['optimizer']} is for the script to make")
+        yield Note("optimizer", f"{facts['optimizer']} must be made by the script")
 
 
 _SCRIPT = (MICRO, TIMES, *LENGTHS, CHECKPOINTING)

@@ -175,7 +175,7 @@ def _read_recipe(options: Options, facts: Facts) -> Facts:
     given = facts.get("model_given")
     if given is None:
         raise LaunchError(
-            f"--recipe {shown(recipe)} is none that is known; state the model by --model"
+            f"--recipe {shown(recipe)} is not a known recipe; state the model with --model"
         )
     return {"zoo": given, **_of_model(facts_given(given))}
 
@@ -272,7 +272,7 @@ _MIXED = {
 
 def _write_precision(facts: Facts) -> Options:
     if facts["precision"] not in _MIXED:
-        raise LaunchError(f"precision = {facts['precision']} is no recipe of mixed precision")
+        raise LaunchError(f"precision = {facts['precision']} is not a recipe of mixed precision")
     return {"mixed_precision": _MIXED[facts["precision"]]}
 
 
@@ -281,7 +281,7 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
     found = next((ours for ours, theirs in _MIXED.items() if theirs == word), None)
     if found is None:
         known = ", ".join(_MIXED.values())
-        raise LaunchError(f"mixed_precision is {shown(word)}; what is simulated is {known}")
+        raise LaunchError(f"mixed_precision is {shown(word)}; only {known} can be simulated")
     return {"precision": found}
 
 
@@ -376,16 +376,18 @@ def _read(source: Source) -> Options | None:
 
 def _missing(facts: Facts) -> Iterator[Note]:
     if facts["zoo"] not in RECIPES:
-        yield Note("model", "RECIPE: the name of a recipe of your own for this model")
-    yield Note("data", "dataset.…: the recipe's own is mock data or a path of its authors")
-    yield Note("tokenizer", "tokenizer.…, if not the recipe's")
-    yield Note("training", "train.train_iters, checkpoint.save: how long, and where to")
+        yield Note("model", "RECIPE: the name of your own recipe for this model")
+    yield Note("data", "dataset.…: the recipe's own is mock data, or a path of its authors")
+    yield Note("tokenizer", "tokenizer.…, unless the recipe's is used")
+    yield Note(
+        "training", "train.train_iters, checkpoint.save: how long to train, and where to save"
+    )
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     for name, usual in _USUAL.items():
         if name not in options:
-            yield Note(name, "not stated: taken as most recipes have it", usual)
+            yield Note(name, "not stated: assumed as in most recipes", usual)
     for note in recomputes_otherwise(_of_megatron(options), facts):
         yield replace(note, what=NAMES[note.what])
     for fact, option in DROPOUT.items():

@@ -57,7 +57,9 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
 def _write_precision(facts: Facts) -> Options:
     name = facts["precision"]
     if name == "fp8":
-        raise LaunchError("precision = fp8 is no option of DeepSpeed: the model's layers say it")
+        raise LaunchError(
+            "precision = fp8 is not an option of DeepSpeed: the model's layers state it"
+        )
     refuse_precision_of_scripts("DeepSpeed", name)
     return {} if name == "fp32" else {f"{name}.enabled": True}
 
@@ -90,8 +92,8 @@ def _gradient_type(option: str, options: Options, facts: Facts) -> str:
     if _DTYPES.get(word) not in ("fp32", facts["precision"]):
         known = " and ".join(dict.fromkeys(("fp32", facts["precision"])))
         raise LaunchError(
-            f"{option} is {shown(given)}; what is simulated of a model in {facts['precision']} is "
-            f"{known}"
+            f"{option} is {shown(given)}; for a model in {facts['precision']}, only {known} can be "
+            "simulated"
         )
     return _DTYPES[word]
 
@@ -124,7 +126,7 @@ def _read_optimizer(options: Options, facts: Facts) -> Facts:
         momentum = options.get("optimizer.params.momentum", 0.0)
         return {"optimizer": "momentum" if momentum else "sgd"}
     if "adam" not in kind:
-        raise LaunchError(f"optimizer.type is {kind!r}; what is simulated is Adam or SGD")
+        raise LaunchError(f"optimizer.type is {kind!r}; only Adam and SGD are simulated")
     return {"optimizer": "adam"}
 
 
@@ -148,7 +150,7 @@ def _read_offload(options: Options, facts: Facts) -> Facts:
     for name, option in _ON_HOST.items():
         device = str(options.get(option, "none")).lower()
         if device not in ("none", "cpu"):
-            raise LaunchError(f"{option} is {shown(device)}; what is simulated is cpu or none")
+            raise LaunchError(f"{option} is {shown(device)}; only cpu and none are simulated")
         found += [name] if device == "cpu" else []
     if truth(_CHECKPOINTS_ON_HOST, options.get(_CHECKPOINTS_ON_HOST, False)):
         found.append("activations")
@@ -218,28 +220,28 @@ ROWS: tuple[Row, ...] = (
 def _pipeline_zero(zero: int, pp: int) -> str | None:
     if zero < 2 or pp == 1:
         return None
-    return f"zero = {zero} with pp = {pp}: PipelineModule asserts a stage below 2"
+    return f"zero = {zero} with pp = {pp}: PipelineModule requires a stage below 2"
 
 
 def _pipeline_alone(pp: int, tp: int, cp: int) -> str | None:
     if pp == 1 or tp * cp == 1:
         return None
-    return f"pp = {pp} with tp = {tp} and cp = {cp}: the pipeline engine has neither"
+    return f"pp = {pp} with tp = {tp} and cp = {cp}: the pipeline engine supports neither"
 
 
 def _offload_of_zero(offload: str, zero: int) -> str | None:
     least = 3 if "parameters" in offload else 1 if "optimizer" in offload else 0
     if zero >= least:
         return None
-    return f"offload = {offload} with zero = {zero}: stage {least} or more offloads that"
+    return f"offload = {offload} with zero = {zero}: only stage {least} or higher can offload that"
 
 
 def _offload_of_checkpoints(offload: str, recompute: str) -> str | None:
     if "activations" not in offload or recompute == "full":
         return None
     return (
-        f"offload = {offload} with recompute = {recompute}: cpu_checkpointing has checkpoints on "
-        "the host, the inputs of layers that are recomputed in full"
+        f"offload = {offload} with recompute = {recompute}: cpu_checkpointing keeps only "
+        "checkpoints on the host: the inputs of layers that are recomputed in full"
     )
 
 
@@ -259,7 +261,7 @@ LIMITS: tuple[Limit, ...] = (
     only(
         "recompute",
         ("none", "full"),
-        "the JSON says how, and the model says what: all layers",
+        "the JSON states how, and the model states what: all layers",
         {"recompute": "full"},
         {"recompute": "none"},
     ),
@@ -269,17 +271,17 @@ LIMITS: tuple[Limit, ...] = (
 def _missing(facts: Facts) -> Iterator[Note]:
     yield Note(
         "script",
-        f"train.py: a script of yours that calls deepspeed.initialize and takes {LENGTHS[0]}",
+        f"train.py: your own script, which calls deepspeed.initialize and takes {LENGTHS[0]}",
     )
-    yield Note("optimizer", "optimizer.params.lr and the other numbers of the optimizer")
+    yield Note("optimizer", "optimizer.params.lr and the other parameters of the optimizer")
     if facts["pp"] > 1:
         yield Note(
             "pipeline",
-            f"the script must make PipelineModule(num_stages={facts['pp']}): pipeline.stages alone "
-            "does nothing",
+            f"the script must build a PipelineModule(num_stages={facts['pp']}): pipeline.stages "
+            "alone has no effect",
         )
     if facts["recompute"] == "full":
-        yield Note("recompute", "the script must checkpoint every layer: the JSON says only how")
+        yield Note("recompute", "the script must checkpoint every layer: the JSON states only how")
     if facts["cp"] > 1:
         yield Note("cp", "the script must use DistributedAttention (Ulysses)")
 
@@ -287,19 +289,19 @@ def _missing(facts: Facts) -> Iterator[Note]:
 def _approximated(facts: Facts) -> Iterator[Note]:
     if facts["pp"] > 1:
         yield Note(
-            "stages", "PipelineModule cuts layers by parameters (partition_method), not time"
+            "stages", "PipelineModule cuts layers by parameters (partition_method), not by time"
         )
     if facts["zero"] and facts["pp"] == 1 and facts["dp"] * facts["cp"] > 1:
         yield Note(
             "overlap",
-            "gradients are reduced beside the backward pass (overlap_comm); with the stack "
-            "deepspeed, which is the pipeline engine's, they are simulated after it",
+            "gradients are reduced during the backward pass (overlap_comm); the stack deepspeed, "
+            "which describes the pipeline engine, reduces them after it",
         )
     if facts["gradient_precision"] != "compute" and _adds_up_as_computed(facts):
         yield Note(
             "gradient_precision",
-            f"gradients are added up and sent in {facts['precision']}: without ZeRO DeepSpeed "
-            "refuses another type; see as deepspeed runs it",
+            f"gradients are accumulated and sent in {facts['precision']}: without ZeRO, DeepSpeed "
+            "refuses any other type; see “as deepspeed runs it”",
         )
     else:
         yield from notes_on_both(facts)
@@ -314,20 +316,22 @@ def _as_run(facts: Facts) -> Mapping[str, Any]:
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     added, sent = (_gradient_type(name, options, facts) for name in (_ACCUMULATED, _SENT))
     if added != sent:
-        reason = f"gradients are added up in {added}, in which they are sent here"
+        reason = (
+            f"gradients are accumulated in {added}, and the simulation sends them in that type too"
+        )
         yield Note(_SENT, reason, options.get(_SENT, sent))
     overlaps = truth(_OVERLAP, options.get(_OVERLAP, facts["zero"] == 3))
     if facts["zero"] and facts["dp"] * facts["cp"] > 1 and not overlaps:
         yield Note(
             _OVERLAP,
-            "gradients are reduced after the backward pass there; whether they are here is the "
-            "software stack's: see --stack",
+            "gradients are reduced after the backward pass there; in the simulation the software "
+            "stack decides that: see --stack",
             False,
         )
     if facts["recompute"] == "full" and CHECKPOINTING not in options:
         yield Note(
             "activation_checkpointing",
-            "taken as recomputation of every layer: the JSON says how, the script says which",
+            "taken as recomputation of every layer: the JSON states how, the script states which",
         )
 
 
@@ -379,8 +383,9 @@ def _read(source: Source) -> Options | None:
     beside = source.beside(name) if name else None
     if name is None:
         raise LaunchError(
-            f"{source.path}: --deepspeed names no file, so that the script itself makes what "
-            "DeepSpeed is told; write that into a JSON file, and name it by --deepspeed_config"
+            f"{source.path}: --deepspeed names no file, so the script itself makes the "
+            "configuration of DeepSpeed; write it into a JSON file, and name that with "
+            "--deepspeed_config"
         )
     if beside is None or beside.table is None:
         raise LaunchError(f"{source.path}: {name}, DeepSpeed's file, is not beside it")
@@ -507,7 +512,7 @@ DEEPSPEED = add_target(
     Target(
         name="deepspeed",
         version="0.19",
-        summary="DeepSpeed 0.19: the JSON file, and what the script has to do",
+        summary="DeepSpeed 0.19: the JSON file, and what the script must do",
         stack="deepspeed",
         table=Table(ROWS),
         limits=LIMITS,

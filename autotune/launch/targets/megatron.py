@@ -64,8 +64,8 @@ def _read_dp(options: Options, facts: Facts) -> Facts:
     dp, rest = divmod(facts["devices"], others)
     if rest or not dp:
         raise LaunchError(
-            f"{facts['devices']} devices do not divide by tp {facts['tp']} × pp {facts['pp']} × cp "
-            f"{facts['cp']} = {others}; state the number of devices by --devices"
+            f"{facts['devices']} devices are not divisible by tp {facts['tp']} × pp {facts['pp']} "
+            f"× cp {facts['cp']} = {others}; state the number of devices with --devices"
         )
     return {"dp": dp}
 
@@ -84,8 +84,8 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
     ep, tp = (typed(int, name, options.get(name, size), 1) for name, size in usual.items())
     if ep == 1 and tp != facts["tp"] and MODEL + "experts.count" in facts:
         raise LaunchError(
-            f"--expert-tensor-parallel-size is {tp}, but with --expert-model-parallel-size 1 what "
-            f"is simulated is tp = {facts['tp']}"
+            f"--expert-tensor-parallel-size is {tp}, but with --expert-model-parallel-size 1 only "
+            f"tp = {facts['tp']} is simulated"
         )
     return {"ep": ep, **nearest_experts(facts, ep, tp, "--expert-tensor-parallel-size")}
 
@@ -121,7 +121,7 @@ def _read_batch(options: Options, facts: Facts) -> Facts:
         ramp = next((name for name in _RAMPS if name in options), None)
         if ramp is not None:
             raise LaunchError(
-                f"{ramp} lets the batch grow; state the one to look at by --batch-size"
+                f"{ramp} lets the batch grow; state the one to simulate with --batch-size"
             )
         # Without a global batch there is one microbatch.
         usual = micro * facts["dp"]
@@ -134,8 +134,8 @@ def microbatches(batch: int, micro: int, dp: int) -> Facts:
     count, rest = divmod(batch, micro * dp)
     if rest or not count:
         raise LaunchError(
-            f"the batch ({batch}) does not divide by microbatches of {micro} on dp = {dp} "
-            "replicas; state it by --batch-size, or the devices by --devices"
+            f"the batch ({batch}) is not divisible by microbatches of {micro} on dp = {dp} "
+            "replicas; state it with --batch-size, or the devices with --devices"
         )
     if count > MOST_MICROBATCHES:
         raise LaunchError(f"{count:,} microbatches; expected at most {MOST_MICROBATCHES:,}")
@@ -160,7 +160,9 @@ def _write_pipeline(facts: Facts) -> Options:
     if cuts is not None and not cuts.even:
         said[_LAYOUT] = format_layout(cuts)
     elif cuts is None and stages > 1 and LAYERS in facts:
-        raise LaunchError("a stage begins inside a layer, which no layout can say; try another pp")
+        raise LaunchError(
+            "a stage begins inside a layer, which no layout can state; try another pp"
+        )
     if facts["schedule"] == "interleaved":
         if _LAYOUT not in said:
             said[_CHUNKS] = facts["chunks"]
@@ -177,7 +179,7 @@ def _read_pipeline(options: Options, facts: Facts) -> Facts:
     stages = pp * _stated_chunks(options) if cuts is None else len(cuts.layers)
     chunks, rest = divmod(stages, pp)
     if rest:
-        raise LaunchError(f"{stages} stages do not divide by pp = {pp}")
+        raise LaunchError(f"{stages} stages are not divisible by pp = {pp}")
     if pp == 1 and chunks > 1:
         raise LaunchError(f"{chunks} stages on one pipeline rank: interleaved stages need pp > 1")
     if chunks > 1:
@@ -186,7 +188,7 @@ def _read_pipeline(options: Options, facts: Facts) -> Facts:
         if size != usual:
             raise LaunchError(
                 f"microbatches go in groups of {size} ({GROUP}); with {facts['microbatches']} "
-                f"microbatches what is simulated are groups of {usual}"
+                f"microbatches only groups of {usual} are simulated"
             )
     return {
         "schedule": "interleaved" if chunks > 1 else "1f1b",
@@ -212,8 +214,9 @@ def _read_cuts(options: Options, pp: int, layers: int) -> Cuts:
         inner, rest = divmod(layers - sum(known.values()), max(1, pp - len(known)))
         if rest or inner < 0 or _chunks(options, pp, layers) > 1:
             raise LaunchError(
-                f"{_FIRST} and {_LAST} leave layers that do not divide over the other stages of "
-                "one chunk each; state all stages by --pipeline-model-parallel-layout"
+                f"{_FIRST} and {_LAST} leave a number of layers that cannot be divided evenly "
+                "among the other stages of one chunk each; state all stages with "
+                "--pipeline-model-parallel-layout"
             )
         return Cuts(tuple(known.get(at, inner) for at in range(pp)))
     # The embedding, and the loss, may count as a layer of the first and last stage.
@@ -222,7 +225,7 @@ def _read_cuts(options: Options, pp: int, layers: int) -> Cuts:
     chunks = _chunks(options, pp, layers + front + back)
     each, rest = divmod(layers + front + back, pp * chunks)
     if rest or not each:
-        raise LaunchError(f"{layers} layers do not divide by {pp * chunks} stages")
+        raise LaunchError(f"{layers} layers are not divisible by {pp * chunks} stages")
     counts = [each] * (pp * chunks)
     counts[0] -= front
     counts[-1] -= back
@@ -235,8 +238,8 @@ def _stated_chunks(options: Options) -> int:
     for name in (_LAYOUT, _CHUNK_LAYERS, _FIRST, _LAST):
         if name in options:
             raise LaunchError(
-                f"{name} counts layers, and those of the model are not known; state stages by "
-                f"{_CHUNKS}, or leave it out"
+                f"{name} counts layers, but the number of layers of the model is not known; state "
+                f"stages with {_CHUNKS}, or leave it out"
             )
     return typed(int, _CHUNKS, options.get(_CHUNKS, 1), 1)
 
@@ -249,7 +252,9 @@ def _chunks(options: Options, pp: int, layers: int) -> int:
     size = typed(int, _CHUNK_LAYERS, options[_CHUNK_LAYERS], 1)
     chunks, rest = divmod(layers, pp * size)
     if rest or not chunks:
-        raise LaunchError(f"{layers} layers do not divide by pp {pp} × {size} ({_CHUNK_LAYERS})")
+        raise LaunchError(
+            f"{layers} layers are not divisible by pp {pp} × {size} ({_CHUNK_LAYERS})"
+        )
     return chunks
 
 
@@ -288,7 +293,9 @@ def _read_zero(options: Options, facts: Facts) -> Facts:
     if truth("--use-megatron-fsdp", options.get("--use-megatron-fsdp", False)):
         given = typed(str, _STRATEGY, options.get(_STRATEGY, "no_shard"))
         if given not in sharded:
-            raise LaunchError(f"{_STRATEGY} is {shown(given)}; known are {', '.join(sharded)}")
+            raise LaunchError(
+                f"{_STRATEGY} is {shown(given)}; expected one of {', '.join(sharded)}"
+            )
         zero = sharded[given]
     elif truth("--use-torch-fsdp2", options.get("--use-torch-fsdp2", False)):
         zero = 3
@@ -327,19 +334,17 @@ def _read_recompute(options: Options, facts: Facts) -> Facts:
     if given in ("none", "selective"):
         return {"recompute": given, "recompute_layers": 0}
     if given != "full":
-        raise LaunchError(
-            f"--recompute-granularity is {shown(given)}; known are selective and full"
-        )
+        raise LaunchError(f"--recompute-granularity is {shown(given)}; expected selective or full")
     method = options.get("--recompute-method")
     if method is None:
         raise LaunchError(
-            "full recomputation needs --recompute-method, uniform or block; state it by --set "
+            "full recomputation needs --recompute-method, uniform or block; state it with --set "
             "recompute-method=VALUE"
         )
     if _NUM_LAYERS not in options:
         raise LaunchError(
             f"full recomputation needs {_NUM_LAYERS}, without which Megatron-Core refuses it; "
-            "state it by --set recompute-num-layers=VALUE"
+            "state it with --set recompute-num-layers=VALUE"
         )
     count = _recomputed_layers(options)
     if method == "uniform" and count == 1:
@@ -347,8 +352,8 @@ def _read_recompute(options: Options, facts: Facts) -> Facts:
     if method == "block" and count >= 0:
         return {"recompute": "full" if count else "none", "recompute_layers": count}
     raise LaunchError(
-        f"--recompute-method {shown(method)} with {_NUM_LAYERS} {count} is not simulated; "
-        "what is: uniform with 1, or block with a number of layers of every stage"
+        f"--recompute-method {shown(method)} with {_NUM_LAYERS} {count} is not simulated; expected "
+        "uniform with 1, or block with a number of layers of every stage"
     )
 
 
@@ -370,9 +375,9 @@ def recomputes_otherwise(options: Options, facts: Facts) -> Iterator[Note]:
         modules = {given} if isinstance(given, str) else set(given)
         simulated = modules_recomputed(facts)
         if modules != set(simulated):
-            reason = f"what is simulated is {', '.join(simulated)}"
+            reason = f"the simulation recomputes {', '.join(simulated)}"
             more = ", ".join(sorted(modules.difference(simulated, ("core_attn",))))
-            held = f"{reason}; without {more}, so that less memory may be needed than is said"
+            held = f"{reason}, but not {more}, so less memory may be needed than reported"
             yield Note(_MODULES, held if more else reason, given)
     if facts["recompute"] != "full" or options.get("--recompute-method") != "block":
         return
@@ -396,7 +401,8 @@ def _write_precision(facts: Facts) -> Options:
         return {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}
     if name == "pure-bf16":
         raise LaunchError(
-            "precision = pure-bf16 is no option of Megatron-LM, whose optimizers update parameters "
+            "precision = pure-bf16 is not an option of Megatron-LM, whose optimizers update "
+            "parameters "
             "in fp32; search with --precision bf16"
         )
     return {} if name in ("fp32", "tf32") else {f"--{name}": True}
@@ -452,7 +458,7 @@ def _read_optimizer(options: Options, facts: Facts) -> Facts:
         momentum = typed(float, "--sgd-momentum", options.get("--sgd-momentum", 0.9))
         return {"optimizer": "momentum" if momentum else "sgd"}
     if given != "adam":
-        raise LaunchError(f"--optimizer is {shown(given)}; what is simulated is adam or sgd")
+        raise LaunchError(f"--optimizer is {shown(given)}; only adam and sgd are simulated")
     return {"optimizer": "adam"}
 
 
@@ -589,7 +595,7 @@ def _missing(facts: Facts) -> Iterator[Note]:
     if LAYERS not in facts:
         yield Note("model", "--num-layers, --hidden-size and the other sizes of the model")
     elif names := unstated(facts):
-        yield Note("model", f"Megatron-LM has no option for {', '.join(names)} of the model")
+        yield Note("model", f"Megatron-LM cannot state of this model: {', '.join(names)}")
 
 
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
@@ -597,22 +603,24 @@ def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     given = "model_given" in facts
     stated = any(name in options for name in ("--vocab-size", PADDED_VOCABULARY))
     if vocabulary is not None and not stated and not given:
-        reason = f"its {vocabulary:,} tokens are assumed; state others by --set vocab-size=N"
+        reason = (
+            f"its {vocabulary:,} tokens are assumed; state another number with --set vocab-size=N"
+        )
         yield Note("--tokenizer-type", reason, options.get("--tokenizer-type", "GPT2BPETokenizer"))
     overlaps = truth("--overlap-grad-reduce", options.get("--overlap-grad-reduce", False))
     if facts["dp"] * facts["cp"] > 1 and not overlaps:
         yield Note(
             "--overlap-grad-reduce",
-            "gradients are reduced after the backward pass there; whether they are here is the "
-            "software stack's: see --stack",
+            "gradients are reduced after the backward pass there; in the simulation the software "
+            "stack decides that: see --stack",
             False,
         )
     dispatcher = options.get(DISPATCHER, DISPATCHERS[0])
     if facts["ep"] * facts["tp"] > 1 and "--num-experts" in options and dispatcher != EXCHANGING:
-        yield Note(DISPATCHER, f"what is simulated is {EXCHANGING}", dispatcher)
+        yield Note(DISPATCHER, f"{EXCHANGING} is simulated instead", dispatcher)
     yield from recomputes_otherwise(options, facts)
     if "--use-torch-fsdp2" in options:
-        yield Note("--use-torch-fsdp2", "simulated as any sharding of parameters", True)
+        yield Note("--use-torch-fsdp2", "simulated like any other sharding of parameters", True)
 
 
 def environment(launch: Launch) -> Mapping[str, str]:
@@ -649,7 +657,7 @@ def _read(source: Source) -> Options | None:
     for word in command.words:
         if (name := word.rpartition("/")[2]) in OTHER_PROGRAMS:
             raise LaunchError(
-                f"{source.path}: {name} trains another kind of model; what is read is {PROGRAM}"
+                f"{source.path}: {name} trains another kind of model; expected {PROGRAM}"
             )
     return dict(command.options)
 

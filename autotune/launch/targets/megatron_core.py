@@ -42,8 +42,8 @@ def _interleaved(schedule: str, pp: int, chunks: int, microbatches: int) -> str 
     if not _same_groups(pp, microbatches):
         sizes = "+".join(str(len(group)) for group in groups_of(pp, microbatches))
         return (
-            f"{microbatches} microbatches go in groups of {sizes}, but Megatron-Core has one size "
-            "and what is left"
+            f"{microbatches} microbatches go in groups of {sizes}, but Megatron-Core has groups of "
+            "one size and a rest"
         )
     return None
 
@@ -58,7 +58,10 @@ def _fewer_microbatches(strategy: Strategy) -> Iterator[Changes]:
 def _chunks(schedule: str, chunks: int) -> str | None:
     if chunks == 1 or schedule == "interleaved":
         return None
-    return f"{schedule} with {chunks} chunks cannot be stated: several stages per rank interleave"
+    return (
+        f"{schedule} with {chunks} chunks cannot be stated: with several stages per rank, "
+        "Megatron-Core interleaves them"
+    )
 
 
 def _layers_in_full(recompute: str, recompute_layers: int) -> str | None:
@@ -66,7 +69,7 @@ def _layers_in_full(recompute: str, recompute_layers: int) -> str | None:
         return None
     return (
         f"recompute_layers = {recompute_layers} with recompute = {recompute} cannot be stated: "
-        "Megatron-Core counts layers of full recomputation alone"
+        "Megatron-Core counts layers only for full recomputation"
     )
 
 
@@ -74,7 +77,7 @@ def _context(workload: WorkloadFacts, cp: int) -> str | None:
     length = next((n for n in workload.sequence_lengths if n % (2 * cp)), None)
     if cp == 1 or length is None:
         return None
-    return f"the sequence ({length}) does not divide by 2 · cp = {2 * cp}"
+    return f"the sequence ({length}) is not divisible by 2 · cp = {2 * cp}"
 
 
 def _experts_near(ep: int, dp: int, cp: int, tp: int, etp: int, expert_order: str) -> str | None:
@@ -102,7 +105,7 @@ def _experts_rest(workload: WorkloadFacts, tp: int, sequence_parallel: bool) -> 
 
 
 def _training(workload: WorkloadFacts) -> str | None:
-    return None if workload.mode == "training" else "only training is launched"
+    return None if workload.mode == "training" else "only training can be launched"
 
 
 def _fsdp_placement(zero: int, placement: str) -> str | None:
@@ -120,13 +123,13 @@ def _fsdp_pipeline(zero: int, pp: int) -> str | None:
 def _all_replicas(zero_degree: int, dp: int) -> str | None:
     if zero_degree != dp or dp == 1:
         return None
-    return f"zero_degree = dp = {dp} shards over all replicas: state 0"
+    return f"zero_degree = dp = {dp} shards over all replicas; state that as 0"
 
 
 def _zero_has_devices(zero: int, dp: int, cp: int) -> str | None:
     if zero == 0 or dp * cp > 1:
         return None
-    return f"zero = {zero} shards over dp · cp = 1 device: it cannot be stated"
+    return f"zero = {zero} shards over dp · cp = 1 device, which cannot be stated"
 
 
 LIMITS: tuple[Limit, ...] = (
@@ -150,8 +153,8 @@ LIMITS: tuple[Limit, ...] = (
     only(
         "offload",
         ("",),
-        "its optimizer on the host leaves gradients on the device, and of activations it offloads "
-        "the inputs of modules that are named, or of the first layers where pp is 1",
+        "with its optimizer on the host, gradients stay on the device, and of activations it "
+        "offloads only the inputs of named modules, or of the first layers where pp is 1",
     ),
     Limit(
         "layers of a stage are recomputed in full",
@@ -196,26 +199,27 @@ def approximations(facts: Facts) -> Iterator[Note]:
         modules = ", ".join(modules_recomputed(facts))
         yield Note(
             "recompute",
-            f"selective is {modules} in Megatron-Core: norms and activations, as simulated; its "
+            f"selective means {modules} in Megatron-Core: norms and activations, as simulated; its "
             "own default, core_attn, saves nothing where attention is one kernel",
         )
     if facts["precision"] == "fp8":
         yield Note(
             "precision",
-            "fp8 is hybrid with current scaling (tensorwise): products in 8 bits, all else in bf16",
+            "fp8 is hybrid with current scaling (tensorwise): products in 8 bits, everything else "
+            "in bf16",
         )
     if facts["precision"] == "fp32":
         yield Note(
             "precision",
             "Transformer Engine multiplies fp32 in TF32 where a device has it "
-            "(common/gemm/cublaslt_gemm.cu); see as megatron runs it. Layers of Megatron's own "
+            "(common/gemm/cublaslt_gemm.cu); see “as megatron runs it”. Layers of Megatron's own "
             "(--transformer-impl local) do not",
         )
     yield from notes_on_both(facts)
     if facts["zero"] >= 2:
         yield Note(
             "zero",
-            f"zero {facts['zero']} is Megatron-FSDP; its checkpoints have a format of their own "
+            f"zero {facts['zero']} is Megatron-FSDP; its checkpoints have their own format "
             "(fsdp_dtensor)",
         )
     if facts["optimizer"] != "adam":

@@ -37,7 +37,7 @@ def _write_norm(facts: Facts) -> Options:
 def _read_norm(options: Options, facts: Facts) -> Facts:
     given = options.get("--normalization", "LayerNorm")
     if given not in ("LayerNorm", "RMSNorm"):
-        raise LaunchError(f"--normalization is {shown(given)}; known are LayerNorm and RMSNorm")
+        raise LaunchError(f"--normalization is {shown(given)}; expected LayerNorm or RMSNorm")
     return {_m("norm"): "rms" if given == "RMSNorm" else "layer"}
 
 
@@ -74,7 +74,7 @@ def _read_positions(options: Options, facts: Facts) -> Facts:
         kind = "rope"
     if kind not in ("learned_absolute", "rope", "none"):
         raise LaunchError(
-            f"--position-embedding-type is {shown(kind)}; known are learned_absolute, rope and none"
+            f"--position-embedding-type is {shown(kind)}; expected learned_absolute, rope or none"
         )
     fraction = typed(float, "--rotary-percent", options.get("--rotary-percent", 1.0))
     return {
@@ -193,7 +193,7 @@ def _read_experts(options: Options, facts: Facts) -> Facts:
     dispatcher = as_word(options.get(DISPATCHER, DISPATCHERS[0]))
     if dispatcher not in DISPATCHERS:
         known = ", ".join(DISPATCHERS)
-        raise LaunchError(f"{DISPATCHER} is {shown(options[DISPATCHER])}; known are {known}")
+        raise LaunchError(f"{DISPATCHER} is {shown(options[DISPATCHER])}; expected one of {known}")
     sigmoid = options.get("--moe-router-score-function", "softmax") == "sigmoid"
     corrected = there("--moe-router-enable-expert-bias")
     count, groups = number("--num-experts", 0), number("--moe-router-num-groups", 1)
@@ -242,8 +242,9 @@ def _of_layers(
     pattern = [int(marks(layer, every)) for layer in range(layers)] if every else _pattern(text)
     if pattern is None or len(pattern) != layers:
         raise LaunchError(
-            f"{option} is {shown(given)}; what is understood is a number, or a list with 0 or 1 "
-            f"for each of the {layers} layers, such as ([0]+[1]*{layers - 1})"
+            f"{option} is {shown(given)}; expected a number above 0, or a list with 0 or 1 for "
+            "each of the "
+            f"{layers} layers, such as ([0]+[1]*{layers - 1})"
         )
     return pattern
 
@@ -256,8 +257,8 @@ def _layers_of(given: Any, layers: int) -> Facts:
     apart = experts[1] - first if len(experts) > 1 else max(1, layers - first)
     if experts != list(range(first, layers, apart)):
         raise LaunchError(
-            f"--moe-layer-freq is {shown(given)}; what is understood are layers with experts at "
-            "equal distances, behind dense layers (0)"
+            f"--moe-layer-freq is {shown(given)}; expected layers with experts at equal distances, "
+            "after dense layers (0)"
         )
     return {"dense_layers": first, "every": apart}
 
@@ -488,14 +489,14 @@ def unstated(facts: Facts) -> list[str]:
     if len({*facts[_m("windows")]} - {0}) > 1:
         found.append("windows of several sizes")
     if facts[_m("output_bias")] != facts[_m("ffn_bias")]:
-        found.append("biases of the product behind attention alone")
+        found.append("biases of the product after attention alone")
     for name, known in usual.items():
         if facts[_m(name)] not in known:
             found.append(f"{name} = {facts[_m(name)]}")
     if facts.get(_m("experts.biases")):
         found.append("biases of experts and their router")
     if facts.get(_m("experts.corrected")) and facts[_m("experts.scoring")] != "sigmoid":
-        found.append("corrections of scores that are no sigmoids")
+        found.append("corrections of scores that are not sigmoids")
     if facts.get(_m("experts.scoring")) == "sigmoid" and facts[_m("experts.top_k")] > 1:
         if not facts[_m("experts.normalized")]:
             found.append("weights of several experts by sigmoids that do not add up to 1")

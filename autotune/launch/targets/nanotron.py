@@ -66,7 +66,7 @@ _MODE, _AGAIN = f"{_P}tp_mode", f"{_P}tp_recompute_allgather"
 def _read_mode(options: Options, facts: Facts) -> Facts:
     word = str(options.get(_MODE, "ALL_REDUCE")).upper()
     if word not in _MODES.values():
-        raise LaunchError(f"{_MODE} is {shown(word)}; known are {', '.join(_MODES.values())}")
+        raise LaunchError(f"{_MODE} is {shown(word)}; expected one of {', '.join(_MODES.values())}")
     resting = word == "REDUCE_SCATTER" and facts["tp"] > 1
     kept = resting and not truth(_AGAIN, options.get(_AGAIN, True))
     return {"sequence_parallel": resting, "keep_gathered": "activations" if kept else "none"}
@@ -110,7 +110,7 @@ def _write_optimizer(facts: Facts) -> Options:
 def _read_optimizer(options: Options, facts: Facts) -> Facts:
     name = str(options.get("optimizer.optimizer_factory.name", "adamW"))
     if name.lower() != "adamw":
-        raise LaunchError(f"optimizer_factory.name is {shown(name)}; what is simulated is adamW")
+        raise LaunchError(f"optimizer_factory.name is {shown(name)}; only adamW is simulated")
     return {"optimizer": "adam"}
 
 
@@ -120,7 +120,9 @@ _ZERO = "optimizer.zero_stage"
 def _read_stage(options: Options) -> int:
     stage = typed(int, _ZERO, options.get(_ZERO, 0))
     if not 0 <= stage <= 3:
-        raise LaunchError(f"{_ZERO} is {stage}; expected 0 or 1, which are what nanotron has")
+        raise LaunchError(
+            f"{_ZERO} is {stage}; expected 0 or 1, the only values that nanotron supports"
+        )
     return stage
 
 
@@ -158,7 +160,7 @@ _EXPERTS = ("num_experts", "num_local_experts")
 def _read_class(options: Options, facts: Facts) -> Facts:
     for name, given in options.items():
         if name.startswith(_M) and name.endswith(_EXPERTS) and typed(int, name, given or 1) > 1:
-            raise LaunchError(f"{name} is {given}; what is read of nanotron has no experts")
+            raise LaunchError(f"{name} is {given}; nanotron's models with experts cannot be read")
     bias = truth(f"{_M}attention_bias", options.get(f"{_M}attention_bias", False))
     found = {
         "norm": "rms",
@@ -239,9 +241,9 @@ ROWS: tuple[Row, ...] = (
 
 def _zero(zero: int, cp: int) -> str | None:
     if zero > 1:
-        return f"zero = {zero} is accepted and acts as 1"
+        return f"zero = {zero} is accepted, but has the effect of 1"
     if zero == 1 and cp > 1:
-        return f"zero = 1 shards over dp alone, not over cp = {cp} too"
+        return f"zero = 1 shards over dp alone, not also over cp = {cp}"
     return None
 
 
@@ -274,12 +276,14 @@ def _approximated(facts: Facts) -> Iterator[Note]:
     yield from notes_on_both(facts)
     if facts["pp"] > 1:
         yield Note(
-            "stages", "nanotron cuts layers by its own cost of a block; no option says where"
+            "stages",
+            "nanotron cuts layers by its own estimate of the cost of a block; no option states "
+            "where",
         )
 
 
 def _missing(facts: Facts) -> Iterator[Note]:
-    yield Note("data", "data_stages: the data set, and what is trained on when")
+    yield Note("data", "data_stages: the data set, and when training uses which part")
     yield Note("tokenizer", "tokenizer.tokenizer_name_or_path")
     yield Note("training", "tokens.train_steps, optimizer.learning_rate_scheduler, checkpoints")
     if MODEL + "layers" not in facts:
@@ -289,16 +293,18 @@ def _missing(facts: Facts) -> Iterator[Note]:
 def _assumed(options: Options, facts: Facts) -> Iterator[Note]:
     stage = _read_stage(options)
     if stage > 1:
-        reason = "nanotron has 0 and 1: it shards the optimizer's state alone, which is simulated"
+        reason = (
+            "nanotron has only 0 and 1: it shards just the optimizer's state, which is simulated"
+        )
         yield Note(_ZERO, reason, stage)
     if stage and facts["cp"] > 1:
         reason = (
-            f"nanotron shards over dp = {facts['dp']} alone; what is simulated are shards over "
-            f"cp = {facts['cp']} too"
+            f"nanotron shards over dp = {facts['dp']} alone; the simulation also shards over cp = "
+            f"{facts['cp']}"
         )
         yield Note(_ZERO, reason, stage)
     if facts["tp"] > 1 and truth(_ASYNC, options.get(_ASYNC, True)):
-        reason = "how far tp communication is hidden is the software stack's: see --stack"
+        reason = "the software stack decides how far tp communication is hidden: see --stack"
         yield Note(_ASYNC, reason)
 
 
@@ -331,8 +337,8 @@ def _read(source: Source) -> Options | None:
     started, needed = devices_of(said), devices_of(found)
     if None not in (started, needed) and started != needed:
         raise LaunchError(
-            f"{source.path}: it starts {started} processes, and the degrees in {beside.path.name} "
-            f"make {needed}; nanotron refuses that: state one of them otherwise"
+            f"{source.path}: it starts {started} processes, but the degrees in {beside.path.name} "
+            f"need {needed}, which nanotron refuses; change one of them"
         )
     others = {n: v for n, v in said.items() if n not in LAUNCHER and n != "--config-file"}
     nodes = {n: v for n, v in said.items() if n in ("--nnodes", "--nproc-per-node")}

@@ -54,9 +54,9 @@ def _read_model(options: Options, facts: Facts) -> Facts:
     module, config = str(options.get("--module", "")), str(options.get("--config", ""))
     name = model_called(module, config)
     if name is None and not facts.get("model_given"):
-        given = f"--module {module} --config {config} is no registry function that is known"
+        given = f"--module {module} --config {config} is not a known registry function"
         fault = given if module or config else "neither --module nor --config is stated"
-        raise LaunchError(f"{fault}; state the model by --model")
+        raise LaunchError(f"{fault}; state the model with --model")
     return {"zoo": name, **({"model_source": name} if name else {})}
 
 
@@ -102,14 +102,15 @@ def _read_replicas(options: Options, facts: Facts) -> Facts:
     if copies < 1 or shard < 1 or copies * shard * others != facts["devices"]:
         raise LaunchError(
             f"{facts['devices']} devices are not dp_replicate {copies} × dp_shard {shard} × cp "
-            f"{facts['cp']} × tp {facts['tp']} × pp {facts['pp']}; state their number by --devices"
+            f"{facts['cp']} × tp {facts['tp']} × pp {facts['pp']}; state their number with "
+            "--devices"
         )
     dp = copies * shard
     if shard * facts["cp"] == 1:
         return {"dp": dp, "zero": 0, "zero_degree": 0, "keep_gathered": "none"}
     word = str(options.get(_RESHARD, "default")).lower()
     if word not in ("default", "always", "never"):
-        raise LaunchError(f"{_RESHARD} is {shown(word)}; known are default, always and never")
+        raise LaunchError(f"{_RESHARD} is {shown(word)}; expected default, always or never")
     kept = word == "never" or (word == "default" and facts["pp"] > 1)
     return {
         "dp": dp,
@@ -138,8 +139,8 @@ def _read_batch(options: Options, facts: Facts) -> Facts:
     times, rest = divmod(batch, whole) if whole > 0 else (0, 1)
     if rest or not times:
         raise LaunchError(
-            f"the batch ({batch}) does not divide by {local} ({_LOCAL}) on dp = {facts['dp']} "
-            "replicas; state it by --batch-size, or the devices by --devices"
+            f"the batch ({batch}) is not divisible by {local} ({_LOCAL}) on dp = {facts['dp']} "
+            "replicas; state it with --batch-size, or the devices with --devices"
         )
     if facts["pp"] == 1:
         return {"micro_batch": local, "microbatches": times, "batch_size": batch}
@@ -147,7 +148,7 @@ def _read_batch(options: Options, facts: Facts) -> Facts:
     count, rest = divmod(local, micro)
     if rest or times > 1:
         raise LaunchError(
-            f"{times} pipelines per step of {local} samples in microbatches of {micro} are not "
+            f"{times} pipelines per step, of {local} samples in microbatches of {micro}, are not "
             "simulated; expected one pipeline of whole microbatches"
         )
     return {"micro_batch": micro, "microbatches": count, "batch_size": batch}
@@ -174,7 +175,7 @@ def _read_recompute(options: Options, facts: Facts) -> Facts:
     ours = {theirs: ours for ours, theirs in POLICIES.items()}
     if word not in ours:
         raise LaunchError(
-            f"{RECOMPUTE}:{word} is not simulated; what is: {', '.join(POLICIES.values())}"
+            f"{RECOMPUTE}:{word} is not simulated; expected one of {', '.join(POLICIES.values())}"
         )
     return {"recompute": ours[str(word)]}
 
@@ -191,7 +192,9 @@ _PRECISIONS = {
 
 def _write_precision(facts: Facts) -> Options:
     if facts["optimizer"] != "adam":
-        raise LaunchError(f"optimizer = {facts['optimizer']}: registry functions have AdamW")
+        raise LaunchError(
+            f"optimizer = {facts['optimizer']} cannot be stated: registry functions have AdamW"
+        )
     if facts["precision"] == _PURE:
         return {_PARAM: "bfloat16", _DTYPE: "bfloat16"}
     refuse_precision_of_scripts("torchtitan", facts["precision"])
@@ -200,8 +203,8 @@ def _write_precision(facts: Facts) -> Options:
         return {_PARAM: "bfloat16"}
     if facts["precision"] not in ("bf16", "fp32"):
         raise LaunchError(
-            f"precision = {facts['precision']} is no option of torchtitan: a converter of the "
-            "registry function says it"
+            f"precision = {facts['precision']} is not an option of torchtitan: a converter of the "
+            "registry function states it"
         )
     return {_PARAM: "bfloat16" if facts["precision"] == "bf16" else "float32"}
 
@@ -210,15 +213,15 @@ def _read_precision(options: Options, facts: Facts) -> Facts:
     types = options.get(_PARAM, "bfloat16"), options.get(_DTYPE, "float32")
     if types not in _PRECISIONS:
         raise LaunchError(
-            f"{_PARAM} {types[0]} with {_DTYPE} {types[1]} is not simulated; what is: "
+            f"{_PARAM} {types[0]} with {_DTYPE} {types[1]} is not simulated; expected one of "
             f"{', '.join(' with '.join(each) for each in _PRECISIONS)}"
         )
     precision, known = _PRECISIONS[types], registered(facts)
     if known is not None and known.precision == "fp8":
         if precision != "bf16":
             raise LaunchError(
-                f"{_PARAM} {types[0]} with {_DTYPE} {types[1]} is not simulated of "
-                f"{known.config}, whose products are in fp8; what is: bfloat16 with float32"
+                f"{_PARAM} {types[0]} with {_DTYPE} {types[1]} is not simulated for "
+                f"{known.config}, whose products are in fp8; expected bfloat16 with float32"
             )
         precision = known.precision
     return {
@@ -332,25 +335,26 @@ def _approximated(facts: Facts) -> Iterator[Note]:
     if facts["gradient_precision"] != "fp32" and facts["precision"] != "fp32":
         yield Note(
             "gradient_precision",
-            "gradients are reduced in fp32 only, which is twice the bytes: see as torchtitan runs "
-            "it; search with --gradient-precision fp32",
+            "gradients are reduced only in fp32, with twice the bytes: see “as torchtitan runs "
+            "it”; search with --gradient-precision fp32",
         )
     if facts["precision"] == _PURE:
         yield Note(
             "precision",
-            "gradients that were reduced in fp32 rest in bf16, half of what is counted for them",
+            "gradients that were reduced in fp32 are kept in bf16, in half the memory that is "
+            "counted for them",
         )
     if facts["recompute"] == "full":
         yield Note(
-            "recompute", "a layer runs again no further than its backward pass needs (needed)"
+            "recompute", "a layer runs again only as far as its backward pass needs (needed)"
         )
     if facts["pp"] > 1 and SINGLE.get(facts["schedule"]) is None:
-        yield Note("schedule", "the order is a file, validated by torch's own checker")
+        yield Note("schedule", "the order is stated as a file, which torch's own checker validates")
     if facts["pp"] > 1 and find_schedule(facts["schedule"]).overlaps:
         yield Note(
             "schedule",
-            "torch's runtime runs the two passes of an overlapped pair one after the other: see as "
-            "torchtitan runs it",
+            "torch's runtime runs the two passes of an overlapped pair one after the other: see "
+            "“as torchtitan runs it”",
         )
     if facts["compiled"] and _splits(facts):
         yield Note("compile", "torch.compile is left off: it refuses a backward pass in two parts")
@@ -380,9 +384,9 @@ def _missing(facts: Facts) -> Iterator[Note]:
         more = (
             f" in {facts['precision']}, as {other.config} is in {other.precision}" if other else ""
         )
-        yield Note("model", f"MODULE and CONFIG: a registry function of your own for it{more}")
+        yield Note("model", f"MODULE and CONFIG: your own registry function for it{more}")
         yield from _dropout(facts)
-    yield Note("data", "--dataloader.dataset, if not the registry function's")
+    yield Note("data", "--dataloader.dataset, unless the registry function's is used")
     yield Note("tokenizer", "--hf_assets_path: the folder of the tokenizer")
     yield Note("training", "--training.steps, --optimizer.lr, --checkpoint: learning, checkpoints")
 
@@ -444,14 +448,14 @@ _NEUTRAL = (
 )  # fmt: skip
 
 _REASONS = {
-    _ASYNC_TP: "how far tp communication is hidden is the software stack's: see --stack",
+    _ASYNC_TP: "the software stack decides how far tp communication is hidden: see --stack",
     "--parallelism.enable_fsdp_symm_mem": "collectives are the usual ones",
     "--parallelism.context_parallel_ptrr_mask_key": "attention is causal over whole sequences",
 }
 
 
 _REMOVED = {
-    "--job.config_file": "--module and --config, and as options what the file says",
+    "--job.config_file": "--module and --config, and the contents of the file as options",
 }
 
 

@@ -17,27 +17,27 @@ POLICIES = {"none": "none", "full": "full", "alternate": "selective"}
 
 
 def _training(workload: WorkloadFacts) -> str | None:
-    return None if workload.mode == "training" else "only training is launched"
+    return None if workload.mode == "training" else "only training can be launched"
 
 
 def _zero(zero: int) -> str | None:
     if zero in (0, 3):
         return None
-    return f"FSDP2 shards parameters: zero = {zero} cannot be said"
+    return f"FSDP2 shards parameters: zero = {zero} cannot be stated"
 
 
 def _zero_has_devices(zero: int, zero_degree: int, dp: int, cp: int) -> str | None:
     sharing = (zero_degree or dp) * cp
     if zero and sharing == 1:
-        return "zero shards over one device: that is zero = 0"
+        return "zero would shard over one device, which is the same as zero = 0"
     if not zero and cp > 1:
-        return f"FSDP2 shards parameters over cp = {cp}: zero = 0 cannot be said"
+        return f"FSDP2 shards parameters over cp = {cp}: zero = 0 cannot be stated"
     return None
 
 
 def _whole_degree(zero_degree: int, dp: int) -> str | None:
     if zero_degree and zero_degree == dp:
-        return f"zero_degree = dp = {dp} shards over all replicas: state 0"
+        return f"zero_degree = dp = {dp} shards over all replicas; state that as 0"
     return None
 
 
@@ -45,14 +45,17 @@ def _heads(workload: WorkloadFacts, tp: int) -> str | None:
     found = next(((n, s) for n, s in workload.internal_axes if s % tp), None)
     if found is None:
         return None
-    return f"{found[0]} ({found[1]}) must divide by tp = {tp}, heads of keys and values too"
+    return (
+        f"{found[0]} ({found[1]}) must be divisible by tp = {tp}, and so must the heads of keys "
+        "and values"
+    )
 
 
 def _context(workload: WorkloadFacts, cp: int) -> str | None:
     length = next((n for n in workload.sequence_lengths if n % (2 * cp)), None)
     if cp == 1 or length is None:
         return None
-    return f"the sequence ({length}) does not divide by 2 · cp = {2 * cp}"
+    return f"the sequence ({length}) is not divisible by 2 · cp = {2 * cp}"
 
 
 def _experts(
@@ -103,7 +106,7 @@ def _stages(schedule: str, pp: int, chunks: int, microbatches: int) -> str | Non
     if pp == 1:
         if schedule == "1f1b" and chunks == 1:
             return None
-        return f"without a pipeline there is no schedule {schedule} with {chunks} chunks"
+        return f"without a pipeline, {schedule} with {chunks} chunks cannot be stated"
     family = find_schedule(schedule)
     if family.copies > 1:
         return f"{schedule} has each stage on two ranks: torch's DualPipeV is another schedule"
@@ -147,8 +150,8 @@ LIMITS: tuple[Limit, ...] = (
     only(
         "sync_every",
         (1,),
-        "local_sgd and diloco of torchtitan/experiments/ft are a launch per replica, which a "
-        "Lighthouse of torchft joins",
+        "local_sgd and diloco of torchtitan/experiments/ft need one launch per replica, joined by "
+        "a Lighthouse of torchft",
         {"sync_every": 1, "outer_optimizer": "mean"},
     ),
     only(
@@ -161,7 +164,7 @@ LIMITS: tuple[Limit, ...] = (
     only(
         "recompute",
         tuple(POLICIES),
-        "selective means every second product and what is cheap, which is alternate",
+        "selective means every second product and cheap ops, which is alternate here",
         {"recompute": "alternate"},
         {"recompute": "full"},
         {"recompute": "none"},

@@ -55,14 +55,15 @@ def _write_pipeline(facts: Facts) -> Options:
     cuts: Cuts | None = facts.get("cuts")
     if cuts is None and MODEL + "layers" in facts:
         raise LaunchError(
-            "a stage begins inside a layer, which torchtitan cannot say; try another pp"
+            "a stage begins inside a layer, which torchtitan cannot state; try another pp"
         )
     if cuts is not None:
         said[_PARTS] = model_parts(cuts)
     elif facts["chunks"] != _usual_chunks(name):
         raise LaunchError(
-            f"chunks = {facts['chunks']} cannot be stated: torchtitan counts layers, and those of "
-            f"the model are not known; with {name} a rank has {_usual_chunks(name)}"
+            f"chunks = {facts['chunks']} cannot be stated: torchtitan counts layers, but the "
+            f"number of layers of the model is not known; with {name}, a rank has "
+            f"{_usual_chunks(name)}"
         )
     return said
 
@@ -92,28 +93,28 @@ def _read_pipeline(options: Options, facts: Facts) -> Facts:
     usual = known.schedule if known is not None else "1F1B"
     name = str(options.get(_SCHEDULE, usual)).lower()
     if name not in _OURS:
-        raise LaunchError(f"{_SCHEDULE} is {shown(name)}; what is understood is {_names()}")
+        raise LaunchError(f"{_SCHEDULE} is {shown(name)}; expected one of {_names()}")
     per_rank = _usual_chunks(name)
     cuts = _read_cuts(options, facts, per_rank)
     stages = pp * per_rank if cuts is None else len(cuts.layers)
     chunks, rest = divmod(stages, pp)
     if rest or not chunks:
-        raise LaunchError(f"{stages} stages do not divide by pp = {pp}")
+        raise LaunchError(f"{stages} stages are not divisible by pp = {pp}")
     schedule = _OURS[name]
     if options.get("schedule"):
         schedule = find_schedule(str(options["schedule"])).name
     elif CSV in options:
         if isinstance(options[CSV], str):
             raise LaunchError(
-                f"{CSV} is {shown(options[CSV])}, which was not looked for beside the script; "
-                "state the file there"
+                f"{CSV} is {shown(options[CSV])}, but no such file was looked for beside the "
+                "script; name one that is there"
             )
         stem, text = options[CSV]
         given = parse_csv(text)
         schedule = named(given, chunks, stem)
         if given.microbatches != facts["microbatches"]:
             raise LaunchError(
-                f"{CSV} has {given.microbatches} microbatches; the batch says "
+                f"{CSV} has {given.microbatches} microbatches, but the batch has "
                 f"{facts['microbatches']}"
             )
     return {"schedule": schedule, "chunks": chunks, "cuts": cuts}
@@ -139,7 +140,7 @@ def _read_cuts(options: Options, facts: Facts, stages_per_rank: int) -> Cuts | N
     if layers is None and "model_given" in facts and _LAYERS not in options:
         return None
     if layers is None:
-        raise LaunchError(f"{_PARTS} is not stated; it says which layers each stage has")
+        raise LaunchError(f"{_PARTS} is not stated; expected the layers of each stage")
     first, last = (typed(int, name, options.get(name, 1)) for name in _LESS)
     weight = layers + first + last
     stages = facts["pp"] * stages_per_rank

@@ -97,7 +97,7 @@ class MlflowTracker:
         try:
             return tuple(files_of(self._written(result)))
         except Exception as error:  # noqa: BLE001  numbers are recorded all the same
-            self._error = f"the files of the study were not made: {one_line(error)}"
+            self._error = f"the files of the study could not be written: {one_line(error)}"
             return ()
 
     def _no_answer(self) -> str:
@@ -198,7 +198,7 @@ class MlflowTracker:
         if memory.lives(dict(former.worker)):
             why = "is being written by another process"
         elif not writer.has(former.run_id):
-            why = "is not in the store any more"
+            why = "is no longer in the store"
         writer.bury(memory, besides=former.run_id)
         if why is None:
             return writer.reopen(header, former.run_id, name)
@@ -237,9 +237,9 @@ class MlflowTracker:
         )
         return (
             f"How to distribute {header.problem.title}.\n\n{links}{serve}\n\n"
-            "A table of every trial is in the artifact `trials.json` of each study. Where the "
-            "links open no columns and no charts, MLflow has changed how it keeps them: choose "
-            "columns, or Add chart, Parallel coordinates."
+            "A table of every trial is in the artifact `trials.json` of each study. If the links "
+            "show no columns or charts, MLflow has changed how it stores them: choose columns, or "
+            "Add chart, Parallel coordinates."
         )
 
 

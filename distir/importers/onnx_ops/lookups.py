@@ -235,7 +235,7 @@ def pad(call: Call) -> Value:
 def _pad_mode(mode: str) -> Any:
     if mode not in ("reflect", "edge", "wrap"):
         raise ImportModelError(
-            f"unknown padding mode {mode!r}; known are constant, reflect, edge and wrap"
+            f"unknown padding mode {mode!r}; expected constant, reflect, edge or wrap"
         )
     return mode
 

@@ -58,7 +58,7 @@ def _activation(call: Call) -> str:
     name = str(call.attribute("activation", ""))
     if name and name not in _ACTIVATIONS:
         raise UnsupportedOpError(
-            f"{call.node.label}: activation {name!r} is not supported; known are "
+            f"{call.node.label}: activation {name!r} is not supported; expected one of "
             f"{', '.join(_ACTIVATIONS)}"
         )
     return name

@@ -361,7 +361,7 @@ def _resample(call: Call, x: Value, dim: int, size: int, scale: float, is_old: b
     elif mode == "cubic":
         taps = _cubic_taps(low, part, float(call.attribute("cubic_coeff_a", -0.75)))
     else:
-        raise ImportModelError(f"unknown mode {mode!r}; known are nearest, linear and cubic")
+        raise ImportModelError(f"unknown mode {mode!r}; expected nearest, linear or cubic")
     if call.attribute("exclude_outside", 0):
         taps = [(index, weight * ((index >= 0) & (index < old))) for index, weight in taps]
         total = sum(weight for _, weight in taps)

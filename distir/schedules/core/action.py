@@ -69,7 +69,8 @@ def parse_actions(text: str) -> tuple[Action, ...]:
     forward, backward = map(parse_action, match.groups())
     if forward.is_backward or backward.kind not in ("B", "BW"):
         raise ScheduleError(
-            f"{text!r} is no overlapped pair; expected a forward pass and a whole backward pass, "
+            f"{text!r} is not an overlapped pair; expected a forward pass and a whole backward "
+            "pass, "
             "such as (0F1;1B0)OVERLAP_F_B"
         )
     return forward, backward

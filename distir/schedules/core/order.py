@@ -105,7 +105,7 @@ def numbered_actions(schedule: Schedule) -> NumberedActions:
             if table[cell] >= 0:
                 first, there = rank_of[table[cell]], table[cell]
                 problem = (
-                    f"{stage}{kind}{microbatch} is there twice, first on rank {first}, "
+                    f"{stage}{kind}{microbatch} appears twice, first on rank {first}, "
                     f"position {there - starts[first]}"
                 )
                 raise schedule_error(schedule, problem, (rank, i - starts[rank]))

@@ -11,7 +11,7 @@ __all__ = ["one_f_one_b"]
 @schedule_family(
     "1f1b",
     order=2,
-    summary="forward and backward alternate; as fast as gpipe, keeps fewer",
+    summary="forward and backward alternate; as fast as gpipe, keeps fewer activations",
     source="Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training "
     "(PipeDream-Flush)",
     is_proven=True,

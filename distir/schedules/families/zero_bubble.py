@@ -24,7 +24,7 @@ PAPER = "Qi et al. 2023, Zero Bubble Pipeline Parallelism"
 @schedule_family(
     "zb-h1",
     order=5,
-    summary="1f1b with W put off to fill the end; a third of the bubble, memory as 1f1b",
+    summary="1f1b with W put off to fill the end; a third of the bubble, memory as with 1f1b",
     source=f"{PAPER}, section 2.1",
     splits_backward=True,
     is_proven=True,
@@ -86,7 +86,7 @@ def _split(stage: int, microbatches: int, *, ahead: int, put_off: int) -> tuple[
 @schedule_family(
     "zb-v",
     order=7,
-    summary="two chunks per rank, laid down the ranks and up again; no bubble, memory as 1f1b",
+    summary="two chunks per rank, laid down the ranks and up again; no bubble, memory as with 1f1b",
     source=f"{PAPER}, section 6; Qi et al. 2024, Pipeline Parallelism with Controllable Memory",
     default_chunks=2,
     least_chunks=2,

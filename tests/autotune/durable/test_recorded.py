@@ -81,9 +81,7 @@ def test_a_run_that_the_store_has_lost_is_replaced_and_that_is_said(searches: Se
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     (said,) = [line for line in out.splitlines() if first in line]
-    assert (
-        said.strip() == f"The study's run {first} is not in the store any more; this is a new one."
-    )
+    assert said.strip() == f"The study's run {first} is no longer in the store; this is a new one."
     (study,) = runs(searches, "study")
     assert study.info.run_id != first
     assert statuses(runs(searches, "trial"))["FINISHED"] == 9 + 8

@@ -51,11 +51,11 @@ def test_only_the_study_that_was_begun_is_resumed(searches: Searches) -> None:
     kept = ("--storage", "sqlite:///study.db", "--study", "mine")
     searches.json(*RUN, *kept, "--trials", "2")
     resume = ("run", *kept, "--resume", "--no-tracking")
-    assert "--resume goes on with it" in searches.refused(*RUN, *kept)
+    assert "continue it with --resume" in searches.refused(*RUN, *kept)
     assert "there are: mine" in searches.refused(
         "run", "--storage", "sqlite:///study.db", "--study", "other", "--resume"
     )
-    begun = "the study is another one: it was begun with"
+    begun = "this is a different study: it was started with"
     said = searches.refused(*resume, "--batch-size", "32")
     assert f"{begun} batch size = 16, here with batch size = 32" in said
     assert f"{begun} objective =" in searches.refused(*resume, "--objective", "throughput")
@@ -136,8 +136,8 @@ def test_what_an_option_lacks_is_said_in_a_line(
     ("numbers", "said"),
     [
         *(({"heartbeat": each}, "expected more than 0") for each in (0.0, -1.0, nan, inf)),
-        ({"retries": -1}, "there are -1 retries; expected at least 0"),
-        *(({"workers": each}, "workers; expected at least 1") for each in (0, -3)),
+        ({"retries": -1}, "retries is -1; expected at least 0"),
+        *(({"workers": each}, "workers is -?[03]; expected at least 1") for each in (0, -3)),
     ],
 )
 def test_what_a_program_says_of_workers_is_held_to_what_the_command_line_takes(
@@ -155,7 +155,7 @@ def test_a_study_and_mlflow_have_databases_of_their_own(
     monkeypatch.chdir(tmp_path)
     kept = ("--storage", f"sqlite:///{tmp_path}/mlflow.db", "--study", "mine")
     assert main(["run", *PROBLEM, *kept, "--tracking-uri", "sqlite:///mlflow.db"]) == 2
-    assert "are one database" in capsys.readouterr().err
+    assert "are the same database" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -180,7 +180,7 @@ def test_looking_for_a_study_makes_no_file(
 def test_a_file_that_is_no_journal_stays_as_it_is(content: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(content)
-    with pytest.raises(DistirError, match="this file is no journal of studies"):
+    with pytest.raises(DistirError, match="this file is not a journal of studies"):
         StoredStudy.create(f"journal:{file}", "mine", [True])
     assert file.read_text() == content
 

@@ -74,11 +74,11 @@ def test_what_a_warm_start_cannot_be(
     main([*failing, "--storage", "sqlite:///failed.db", "--study", "failed"])
     capsys.readouterr()
     for said, arguments in {
-        "where is it kept": [*slow, "--warm-start", "mine"],
-        "which study is it": [*slow, "--warm-start", "sqlite:///none.db"],
-        "nothing to learn from": [*slow, "--warm-start", "sqlite:///failed.db#failed"],
+        "no storage is named": [*slow, "--warm-start", "mine"],
+        "no study is named": [*slow, "--warm-start", "sqlite:///none.db"],
+        "nothing to learn from it": [*slow, "--warm-start", "sqlite:///failed.db#failed"],
         "there is no study 'mine'": [*slow, "--warm-start", "sqlite:///none.db#mine"],
-        "for the sampler guided": [*run, "--warm-start", "sqlite:///none.db#mine"],
+        "works with the sampler guided": [*run, "--warm-start", "sqlite:///none.db#mine"],
     }.items():
         assert main(arguments) == 2
         error = capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_a_strategy_that_kills_its_workers_fails_after_the_retries(searches: Sea
     searches.killed_after(1, *RUN, *options, seconds=30)
     searches.killed_after(1, "run", *options, "--resume", seconds=30)
     found = searches.json("run", *options, "--resume", status=1)
-    assert "the worker died while it tried this, 2 times" in found["trials"][0]["reason"]
+    assert "the worker died while trying this, 2 times" in found["trials"][0]["reason"]
     assert len(searches.begun()) == 2
 
 
