@@ -107,9 +107,10 @@ def beyond_the_data(fitted: Fitted, cases: Sequence[Case]) -> dict[str, Extrapol
 def _cuts(sizes: Vector, weights: Vector) -> list[float]:
     """The sizes at the quartiles of weighted rows, each once, without the largest."""
     order = np.argsort(sizes)
-    ends = np.cumsum(weights[order])
-    places = np.searchsorted(ends, np.array(CUTS) * ends[-1] * (1 - 1e-9))  # but for rounding
-    return sorted({float(size) for size in sizes[order[places]]} - {float(sizes.max())})
+    ends: Vector = np.cumsum(weights[order])
+    wanted: Vector = np.array(CUTS) * ends[-1] * (1 - 1e-9)  # sums are rounded
+    found = sizes[order[ends.searchsorted(wanted)]]
+    return sorted({float(size) for size in found} - {float(sizes.max())})
 
 
 @dataclass(frozen=True, slots=True)

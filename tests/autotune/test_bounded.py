@@ -156,7 +156,7 @@ def test_expectations_count_what_ranks_send_each_other_and_add_up(model: str) ->
         for roughly in (False, True)
     )
     assert np.std(off) < 0.25
-    assert np.std(off) < 0.5 * np.std(roughly_off)
+    assert np.std(off) < 0.6 * np.std(roughly_off)
 
 
 @cache
