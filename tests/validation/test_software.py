@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.validation.predict import prepare
 from autotune.validation.rows import MeasuredRow
 from autotune.validation.software import facts_of, known_software
 from tests.validation.rows import case
@@ -100,3 +101,36 @@ def test_a_schedule_may_say_that_exchanges_are_overlapped() -> None:
     assert made.strategy.schedule == "1f1b"
     assert made.facts["overlaps_exchanges"] is True
     assert "overlaps_exchanges" not in case(**experts, software="Megatron-Core").facts
+
+
+@pytest.mark.parametrize(
+    ("said", "scatters"),
+    [
+        ({"source": "Megatron-LM", "software": "Megatron-LM, May 2021"}, False),
+        ({"source": "Megatron-LM", "date": "2021-03-22"}, False),
+        ({"source": "Megatron-LM", "date": "2022-03-22"}, True),
+        ({"source": "Narayanan et al. 2021 (Megatron-LM, April 2021)"}, True),
+        ({"source": "Megatron-DeepSpeed, 2021-05"}, True),
+        ({"source": "Megatron-Core", "date": "2025-03-22"}, False),
+        ({"source": "Zero Bubble"}, False),
+        (
+            {
+                "source": "Megatron-LM, 2022",
+                "notes": "--no-scatter-gather-tensors-in-pipeline",
+            },
+            False,
+        ),
+        (
+            {
+                "source": "Megatron-LM, May 2021",
+                "notes": "--scatter-gather-tensors-in-pipeline",
+            },
+            True,
+        ),
+    ],
+)
+def test_messages_go_in_parts_where_the_software_of_the_time_sent_parts(
+    said: dict[str, str], scatters: bool
+) -> None:
+    (prepared,) = prepare([case(**said)])
+    assert prepared.stack.scatters_messages == scatters
